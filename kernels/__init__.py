@@ -7,16 +7,12 @@ Names load on first use. Kernels take pointers, index tables and constexpr sizes
 from importlib import import_module
 from typing import Any
 
-SLOTS = 2  # of a compute-shift operand: a tile arrives in one slot while the tile in the other is multiplied
-# A core awaits two flags for each operand: its tile has arrived, and its receiver's slot is free (a credit).
-FLAGS = 4
-
 _HOME = {
     "KERNELS": "table", "find": "table", "Operand": "_common", "Copies": "exchange",
     "each": "fused", "load": "_common", "store": "_common", "tile_ptr": "_common",
 }  # fmt: skip
 
-__all__ = sorted([*_HOME, "FLAGS", "SLOTS"])
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,6 @@ arithmetic is fp32, and a value is rounded once, to nearest even, when it is sto
 
 from __future__ import annotations
 
-import ctypes
-import warnings
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +25,6 @@ INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
 BOX = 64  # rows and columns of one TMA copy: the width of its 128-byte swizzle in 16-bit values
 ONE_CORE_PROGRAMS = 16_384  # a launch for more cores gives a program several of them
-COOPERATIVE_LAUNCH = 95  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
 MAX_BLOCK = 4096  # elements of a block
 
 
@@ -166,35 +163,6 @@ def load_kernel(kernel: Any, gpu: int) -> None:
     """Load a compiled kernel on a GPU, for which Triton also compiles a launcher in C."""
     with torch.cuda.device(gpu):
         kernel._init_handles()
-
-
-def resident_programs(kernel: Any, device: torch.device) -> int:
-    """Return how many programs of a compiled kernel a GPU holds at once, by its driver.
-
-    0 without a CUDA driver; 0 with a UserWarning if the driver does not say, or has no cooperative launches.
-    """
-    if INTERPRET or device.type != "cuda" or torch.version.cuda is None:
-        return 0
-    kernel._init_handles()  # loads the binary, with the shared memory that it needs
-    has, (gpu, cooperative, programs) = torch.cuda.get_device_properties(device), (ctypes.c_int() for _ in range(3))
-    threads = kernel.metadata.num_warps * has.warp_size
-    driver = ctypes.CDLL("libcuda.so.1")  # torch's own CUDA calls end there
-    failed = (
-        driver.cuCtxGetDevice(ctypes.byref(gpu))
-        or driver.cuDeviceGetAttribute(ctypes.byref(cooperative), COOPERATIVE_LAUNCH, gpu)
-        or driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            ctypes.byref(programs), ctypes.c_void_p(kernel.function), threads, ctypes.c_size_t(kernel.metadata.shared)
-        )
-    )
-    if failed or not cooperative.value:
-        why = f"does not say what it holds at once (CUDA error {failed})" if failed else "has no cooperative launches"
-        warnings.warn(
-            f"the driver of {has.name} {why}: each round of explicit MeshGEMM is a launch of its own, with the same "
-            f"results, in more time; exchange='elided' needs neither",
-            stacklevel=2,
-        )
-        return 0
-    return int(has.multi_processor_count * programs.value)
 
 
 def constants(values: Mapping[str, Any]) -> Any:

@@ -66,8 +66,8 @@ def _elided_kernel(
                 mask_k = start_k + offs_k < P.K
                 a_ptrs = a_ptr + offs_m[:, None] * P.K + (start_k + offs_k)[None, :]
                 b_ptrs = b_ptr + (start_k + offs_k)[:, None] * P.N + offs_n[None, :]
-                x = load_block(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], EVEN_A, "")
-                y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], EVEN_B, "")
+                x = load_block(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], EVEN_A)
+                y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], EVEN_B)
                 total = multiply_add(total, x, y, P.MODE)
                 # the addresses of the next step, so that its loads do not have to wait for those of the tables
                 label = (p + q - (step + 1) // STEPS + SIDE) % SIDE

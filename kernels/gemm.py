@@ -1,4 +1,4 @@
-"""GEMM on one core, any tile size: C (+)= A B, A B^T and A^T B; MeshGEMM's kernels share `accumulate` with it.
+"""GEMM on one core, any tile size: C (+)= A B, A B^T and A^T B; MeshGEMM's share its blocks.
 
 One kernel serves all, with constexpr strides (`TRANSPOSED`) and one of three ways to sum a block, `MODE`:
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
@@ -25,12 +25,12 @@ ROWS_ELEMENTS = 1024  # of mode "rows": elements of a tile that a program of one
 
 
 @triton.jit
-def load_block(ptrs, mask, EVEN: tl.constexpr, CACHE: tl.constexpr):
+def load_block(ptrs, mask, EVEN: tl.constexpr):
     """Load a block of a tile. EVEN: blocks divide the tile, so no mask is needed."""
     if EVEN:
-        return tl.load(ptrs, cache_modifier=CACHE)
+        return tl.load(ptrs)
     else:
-        return tl.load(ptrs, mask=mask, other=0.0, cache_modifier=CACHE)
+        return tl.load(ptrs, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -46,13 +46,10 @@ def multiply_add(total, a, b, MODE: tl.constexpr):
 
 
 @triton.jit
-def accumulate(
-    total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs, arrivals, start_m, start_n, CACHE: tl.constexpr, P
-):
-    """Return total + a @ b for the block of C at (start_m, start_n) of one head, and send the tiles on meanwhile.
+def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
+    """Return total + the sum of a @ b over P.ROUNDS rounds, for the block of C at (start_m, start_n) of one head.
 
-    Unless they are None, next_a_ptr and next_b_ptr receive copies of the tiles, of each block of a tile once. When both
-    are sent, before the last product, `arrivals` are added to the counters at `passed_ptrs`, if any.
+    The one loop is over rounds and blocks of k, so that loads are pipelined over the tiles' ends.
     """
     stride_am: tl.constexpr = 1 if P.TRANSPOSED == "a" else P.HEADS * P.K if P.TRANSPOSED == "b" else P.K
     stride_ak: tl.constexpr = P.M if P.TRANSPOSED == "a" else 1
@@ -61,8 +58,13 @@ def accumulate(
     # blocks that divide the tile need no masks
     EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
     EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
-    offs_m, offs_n = start_m + tl.arange(0, P.BLOCK_M), start_n + tl.arange(0, P.BLOCK_N)
-    for start_k in range(0, P.K, P.BLOCK_K):
+    STEPS: tl.constexpr = (P.K + P.BLOCK_K - 1) // P.BLOCK_K
+    offs_m, offs_n = tl.arange(0, P.BLOCK_M) + start_m, tl.arange(0, P.BLOCK_N) + start_n
+    for step in range(P.ROUNDS * STEPS):
+        slot, start_k = 0, step * P.BLOCK_K
+        if P.ROUNDS > 1:
+            slot = step // STEPS
+            start_k -= slot * STEPS * P.BLOCK_K
         offs_k = start_k + tl.arange(0, P.BLOCK_K)
         # [BLOCK_M, BLOCK_K]
         offs_a = offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak
@@ -70,23 +72,8 @@ def accumulate(
         # [BLOCK_K, BLOCK_N]
         offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
         mask_b = (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :]
-        a, b = load_block(a_ptr + offs_a, mask_a, EVEN_A, CACHE), load_block(b_ptr + offs_b, mask_b, EVEN_B, CACHE)
-
-        if next_a_ptr is not None:
-            if EVEN_A and P.BLOCK_N >= P.N:
-                tl.store(next_a_ptr + offs_a, a)
-            else:
-                tl.store(next_a_ptr + offs_a, a, mask=mask_a & (start_n == 0))
-        if next_b_ptr is not None:
-            if EVEN_B and P.BLOCK_M >= P.M:
-                tl.store(next_b_ptr + offs_b, b)
-            else:
-                tl.store(next_b_ptr + offs_b, b, mask=mask_b & (start_m == 0))
-
-        if passed_ptrs is not None:  # noqa: SIM102  known when compiled, the other not
-            if start_k + P.BLOCK_K >= P.K:
-                tl.debug_barrier()
-                tl.atomic_add(passed_ptrs, arrivals, sem="release", scope="gpu")
+        a = load_block(a_ptr + slot * (P.HEADS * P.M * P.K) + offs_a, mask_a, EVEN_A)
+        b = load_block(b_ptr + slot * (P.K * P.KV_HEADS * P.N) + offs_b, mask_b, EVEN_B)
         total = multiply_add(total, a, b, P.MODE)
     return total
 
@@ -105,7 +92,7 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
     stride_bk: tl.constexpr = 1 if P.TRANSPOSED == "b" else P.KV_HEADS * P.N
     stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED == "b" else 1
     # [1, 1, 1, BLOCK_N]
-    offs_n = start_n + tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2))
+    offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
     offs_b, mask_b = offs_n * stride_bn, offs_n < P.N
     if P.HEADS > 1:
         offs_b += head // (P.HEADS // P.KV_HEADS) * stride_bh
@@ -135,58 +122,42 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
 @triton.jit
 def head_rows(start_m, P):
     """Return three [1, 1, BLOCK_M, 1] for the rows of a block: the head, the row within the head, whether it exists."""
-    rows = start_m + tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3))
+    rows = tl.expand_dims(tl.arange(0, P.BLOCK_M), (0, 1, 3)) + start_m
     return rows // P.M, rows % P.M, rows < P.HEADS * P.M
 
 
 @triton.jit
-def _copy(to_ptr, from_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    for begin in range(0, SIZE, BLOCK):
-        # [BLOCK]
-        offs = begin + tl.arange(0, BLOCK)
-        tl.store(to_ptr + offs, tl.load(from_ptr + offs, mask=offs < SIZE), mask=offs < SIZE)
+def product_block(c_ptr, out_ptr, a_ptr, b_ptr, head, start_m, start_n, P):
+    """Compute the block of out = (c +) the sum of a @ b that begins at a row of a head and a column.
 
-
-@triton.jit
-def product(c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr, P):
-    """Compute c (+)= a @ b for tiles at these pointers; next_a_ptr and next_b_ptr, unless None, receive copies."""
+    In mode "rows" start_m counts the rows of all heads. With P.ROUNDS rounds their tiles lie one after another.
+    """
     # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
     # b transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]; a transposed: c [m, n], a [k, m], b [k, n]
     stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED == "b" else P.N
     stride_cm: tl.constexpr = P.N if P.TRANSPOSED == "b" else P.HEADS * P.N
     if P.MODE == "rows":
-        for start_m in range(0, P.HEADS * P.M, P.BLOCK_M):
-            head, offs_m, mask_m = head_rows(start_m, P)
-            for start_n in range(0, P.N, P.BLOCK_N):
-                total = row_sums(a_ptr, b_ptr, start_m, start_n, P)
-                offs_n = start_n + tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2))
-                offs_c, mask_c = head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < P.N)
-                if P.ADD:
-                    total += load(c_ptr + offs_c, mask_c)
-                store(c_ptr + offs_c, total, mask_c)
-        if next_a_ptr is not None:
-            _copy(next_a_ptr, a_ptr, P.HEADS * P.M * P.K, 1024)
-        if next_b_ptr is not None:
-            _copy(next_b_ptr, b_ptr, P.K * P.KV_HEADS * P.N, 1024)
+        head, offs_m, mask_m = head_rows(start_m, P)
+        offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
+        offs_c, mask_c = head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < P.N)
+        total = row_sums(a_ptr, b_ptr, start_m, start_n, P)
+        if P.ADD:
+            total += load(c_ptr + offs_c, mask_c)
+        for _ in range(1, P.ROUNDS):
+            a_ptr += P.HEADS * P.M * P.K
+            b_ptr += P.K * P.KV_HEADS * P.N
+            total += row_sums(a_ptr, b_ptr, start_m, start_n, P)
+        store(out_ptr + offs_c, total, mask_c)
     else:
-        for head in range(P.HEADS):
-            offs_ah = head * (P.K if P.TRANSPOSED == "b" else P.M * P.K)
-            offs_bh = head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED == "b" else P.N)
-            for start_m in range(0, P.M, P.BLOCK_M):
-                offs_m = start_m + tl.arange(0, P.BLOCK_M)
-                for start_n in range(0, P.N, P.BLOCK_N):
-                    offs_n = start_n + tl.arange(0, P.BLOCK_N)
-                    # [BLOCK_M, BLOCK_N]
-                    offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
-                    mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
-                    # sums start from C, so that a launch a round adds in the order of one launch for all
-                    total = initial_sums(c_ptr + offs_c, mask_c, P)
-                    total = accumulate(
-                        total, a_ptr + offs_ah, b_ptr + offs_bh,
-                        next_a_ptr + offs_ah if next_a_ptr is not None else None,
-                        next_b_ptr + offs_bh if next_b_ptr is not None else None, None, 0, start_m, start_n, "", P,
-                    )  # fmt: skip
-                    store(c_ptr + offs_c, total, mask_c)
+        a_ptr += head * (P.K if P.TRANSPOSED == "b" else P.M * P.K)
+        b_ptr += head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED == "b" else P.N)
+        offs_m, offs_n = tl.arange(0, P.BLOCK_M) + start_m, tl.arange(0, P.BLOCK_N) + start_n
+        # [BLOCK_M, BLOCK_N]
+        offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
+        mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
+        # sums start from C, so that a launch for each round adds in the order of one for all
+        total = initial_sums(c_ptr + offs_c, mask_c, P)
+        store(out_ptr + offs_c, accumulate(total, a_ptr, b_ptr, start_m, start_n, P), mask_c)
 
 
 @triton.jit
@@ -201,7 +172,11 @@ def initial_sums(c_ptrs, mask, P):
 @triton.jit
 def _gemm(args, core, P):
     c, a, b = args
-    product(tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None, P)
+    c_ptr, a_ptr, b_ptr = tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core)
+    for head in range(1 if P.MODE == "rows" else P.HEADS):
+        for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
+            for start_n in range(0, P.N, P.BLOCK_N):
+                product_block(c_ptr, c_ptr, a_ptr, b_ptr, head, start_m, start_n, P)
 
 
 def _dot_block(size: int) -> int:
@@ -211,9 +186,9 @@ def _dot_block(size: int) -> int:
 
 def plan(
     a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
-    add: bool = False, accumulate: str = "fp32", transposed: str = "",
+    add: bool = False, accumulate: str = "fp32", transposed: str = "", rounds: int = 1,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Return the sizes P and the launch options of `product`; parameters as of `local.gemm_torch`."""
+    """Return the sizes P and the launch options of `product_block`; parameters as of `local.gemm_torch`."""
     wide, unroll = torch.float32 in (a.tensor.dtype, b.tensor.dtype), 1
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
@@ -232,10 +207,15 @@ def plan(
     sizes = {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "TRANSPOSED": transposed, "ADD": add,
         "MODE": mode, "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll, "CORES": 1,
+        "ROUNDS": rounds,
     }  # fmt: skip
     # the definition rounds the fp32 product, which a fused multiply-add would not
     fused = mode != "fp16"
-    return sizes, {"num_warps": max(1, num_warps), "num_stages": 1 if wide else 2, "enable_fp_fusion": fused}
+    return sizes, {
+        "num_warps": max(1, num_warps),
+        "num_stages": 1 if wide else 2 if rounds == 1 else 3,
+        "enable_fp_fusion": fused,
+    }
 
 
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:

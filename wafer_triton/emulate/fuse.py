@@ -17,10 +17,10 @@ from torch import Tensor
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Call, LaunchPart, Reduction, Task
-from wafer_triton.kernels.exchange import Copies
+from wafer_triton.kernels._common import Operand
 from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
 from wafer_triton.kernels.tree import MAX_PARTS
-from wafer_triton.schedule.rounds import Exchange, Index
+from wafer_triton.schedule.rounds import Index, Moves
 
 FOLD_READS = 8192  # elements of parts that one program may read for a fold at the head of a launch,
 LAUNCH_FOLD_LOADS = 2**17  # and all warps of the launch, a load each: with twice as many an H100 took 14 us more
@@ -30,20 +30,31 @@ MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only whi
 
 @dataclass(frozen=True, eq=False)
 class Messages(LaunchPart):
-    """Messages that can go at the same time, as none reads a buffer that another writes.
+    """Messages along `axis` with tiles of `size` elements, in steps that a launch takes one after another.
 
-    `moves` are copies with the number of elements of their tiles; `sources` and `targets` name the buffers.
+    A step is moves, where the senders' tiles lie, and where the receivers' do. `sources` and `targets` name buffers.
     """
 
-    moves: tuple[tuple[Copies, int], ...]
+    axis: str
+    size: int
+    steps: tuple[tuple[tuple[Moves, ...], Operand, Operand], ...]
     sources: frozenset[str]
     targets: frozenset[str]
 
-    def merged(self, other: Messages) -> Messages | None:
-        """Return these messages and those of a later round as one launch; None if they depend on each other."""
-        apart = self.targets.isdisjoint(other.targets | other.sources) and self.sources.isdisjoint(other.targets)
-        both = self.sources | other.sources, self.targets | other.targets
-        return Messages((*self.moves, *other.moves), *both) if apart else None
+    def joined(self, launch: list[Messages]) -> list[Messages] | None:
+        """Return these messages with those of a launch, which are independent; None if that launch cannot take them.
+
+        It can if all that these depend on have their axis and size: on a line tiles go on element by element.
+        """
+        ends = self.sources | self.targets
+        before = [each for each in launch if each.targets & ends or each.sources & self.targets]
+        if any((each.axis, each.size) != (self.axis, self.size) for each in before):
+            return None
+        steps, sources, targets = zip(
+            *((each.steps, each.sources, each.targets) for each in (*before, self)), strict=True
+        )
+        chain = sum(steps, ()), frozenset().union(*sources), frozenset().union(*targets)
+        return [*(each for each in launch if each not in before), Messages(self.axis, self.size, *chain)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,38 +158,25 @@ class Group:
         return ", ".join(words + ([self.tree.what] if self.tree else []))
 
 
-Fusing: TypeAlias = "Group | Messages | Call"
+Fusing: TypeAlias = "Group | list[Messages] | Call"
 
 
 def group_tasks(tasks: Sequence[Task]) -> list[Fusing]:
-    """Return the tasks in order, consecutive ones in a `Group` or as merged `Messages` if one launch can run them."""
+    """Return the tasks in order, consecutive ones in a `Group` or a list of `Messages` if one launch can run them."""
     groups: list[Fusing] = []
     for task in tasks:
         last = groups[-1] if groups else None
-        if isinstance(task, Messages) and isinstance(last, Messages) and (both := last.merged(task)):
-            groups[-1] = both
+        if isinstance(task, Messages):
+            joined = task.joined(last) if isinstance(last, list) else None
+            groups[len(groups) - bool(joined) :] = [joined or [task]]
         elif not isinstance(task, LocalTask | TreeTask | Fold):
-            assert isinstance(task, Messages) or callable(task)
+            assert callable(task)
             groups.append(task)
         elif not isinstance(last, Group) or not last.try_add(task):
             group = Group()
             group.try_add(task)
             groups.append(group)
     return groups
-
-
-def line_positions(exchange: Exchange, shape: tuple[int, int] | None) -> tuple[Index, Index, Index | None]:
-    """Return the positions that send and that receive, of one shape, and the mesh rows or columns (None: all).
-
-    With `shape` = (number of lines, of positions) the arrays have that shape, padded with -1, so that tables have room
-    for other schedules, which may send more.
-    """
-    send, recv, lines = exchange.moves.table
-    if shape is None:
-        return send, recv, lines
-    padded = np.full((2, *shape), -1)
-    padded[:, slice(None) if lines is None else lines, : send.shape[-1]] = np.stack(np.atleast_2d(send, recv))
-    return padded[0], padded[1], None
 
 
 def _same_cores(a: Index | None, b: Index | None) -> bool:

@@ -16,8 +16,7 @@ import torch
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import BackendError, ScheduleError
-from wafer_triton.schedule.access import overlaps
-from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Moves, Round, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 Call = Callable[[], object]
@@ -106,23 +105,6 @@ def receivers(moves: Moves, mesh: Mesh) -> Index | None:
     to = np.empty(mesh.cores, np.int64)
     to[send] = recv
     return to
-
-
-def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
-    """Return, for a compute-shift round, the exchange and the receivers [cores] of each input that moves (0: a, 1: b).
-
-    Empty for any other round: it must be one product on all cores, and all that it moves are inputs of the product,
-    of which every core sends one and receives one.
-    """
-    if len(round_.locals) != 1 or not round_.exchanges or not overlaps(round_):
-        return {}
-    (op,), found = round_.locals, dict[int, tuple[Exchange, Index]]()
-    for exchange in round_.exchanges:
-        to = receivers(exchange.moves, mesh) if exchange.src.is_fixed and exchange.dst.is_fixed else None
-        if op.op != "gemm" or op.where is not None or exchange.src not in op.ins or to is None:
-            return {}
-        found[op.ins.index(exchange.src)] = exchange, to
-    return found if len(found) == len(round_.exchanges) else {}
 
 
 @dataclass(frozen=True, eq=False)

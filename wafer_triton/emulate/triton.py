@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +20,20 @@ from wafer_triton import local
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Fold, Group, LocalTask, Messages, TreeTask
-from wafer_triton.emulate.parts import Call, Launch, Memory, Products, Reduction, Segment, Task, TileMap, shifts
+from wafer_triton.emulate.parts import Call, Launch, Memory, Products, Reduction, Segment, Task, TileMap
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import SLOTS, table
+from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling, load_kernel, target
-from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
+from wafer_triton.kernels.compute_shift import products
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
 from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import EMPTY, Watch
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
 
+MAX_SLOT_BYTES = 2**30  # of all slots of a product's operands, as many rounds as fit
 MIN_CAPABILITY = 70  # compute capability times ten of the first GPUs that have atomics with acquire and release
 
 
@@ -102,26 +102,51 @@ class TritonExecutor(Executor):
             return len(kernels.raw_futures)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
-        """Return the exchanges as one `Messages`, which `fuse_tasks` makes a launch."""
-        dst, numel = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
-        ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
-        moves = tuple((self._copies(memory, one, *ends), numel) for one in exchanges)
-        return [Messages(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))]
+        """Return the exchanges as `Messages` of each axis, which `fuse_tasks` makes launches."""
+        dst, size = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
+        ends = self._operand(memory, src), self._operand(memory, TileMap(dst))
+        names = frozenset({src.slot.buffer}), frozenset({dst.buffer})
+        moves = {axis: tuple(one.moves for one in exchanges if one.axis == axis) for axis in "xy"}
+        return [Messages(axis, size, ((along, *ends),), *names) for axis, along in moves.items() if along]
 
-    def _copies(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
-        across, (rows, cols) = one.axis == "x", memory.mesh.shape
-        count = rows if across else cols
-        send, recv, lines = fuse.line_positions(
-            one, None if memory.tables is None else (count, cols if across else rows)
-        )
-        number = send.shape[-1]
-        order = self._order(number)
-        sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
-        return Copies(
-            dst, src, sends, receives, None if lines is None else self._table(memory, lines),
-            number * (send.ndim - 1), number,
-            count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
-        )  # fmt: skip
+    def _copies(self, memory: Memory, messages: Messages) -> Copies:
+        """Return the operands and tables of messages; equal moves share a row of ends, unless tables are rewritten."""
+        rewritten, along_x = memory.tables is not None, messages.axis == "x"
+        lines, length = memory.mesh.shape[:: 1 if along_x else -1]
+        operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
+        ends, rows = list[Index](), dict[object, int]()
+
+        def place(x: Operand) -> tuple[int, int]:
+            alike = [number for number, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index]
+            if not alike:
+                operands.append(x._replace(offset=0))
+            return (alike or [len(operands) - 1])[0], x.offset // messages.size
+
+        for moves, src, dst in messages.steps:
+            ways, route = (*place(src), *place(dst)), None
+            for each in moves:
+                send, recv, on = each.table
+                table = np.stack(np.atleast_2d(send, recv), axis=1)
+                at = np.arange(lines) if on is None else on
+                if rewritten:  # room for another schedule, which may send more
+                    table, sent = np.full((lines, 2, length), -1), table
+                    table[at, :, : sent.shape[2]] = sent
+                    at = np.arange(lines)
+                if route is None or (route[at] >= 0).any():
+                    route = np.full(lines, -1)
+                    routes.append(route)
+                    places.append(ways)
+                key = table.shape, table.tobytes(), rewritten and len(routes)
+                if key not in rows:
+                    rows[key] = sum(map(len, ends))
+                    ends.append(table)
+                route[at] = rows[key] + np.arange(len(table))
+        number = max(table.shape[2] for table in ends)
+        padded = [np.pad(table, ((0, 0), (0, 0), (0, number - table.shape[2])), constant_values=-1) for table in ends]
+        put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]
+        tables = put(np.array(places)), put(np.stack(routes)), put(all_ends)
+        strides = (length, 1) if along_x else (1, lines)
+        return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         kernel = table.find(op.op)
@@ -145,7 +170,7 @@ class TritonExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Products):
-            return self._elided(memory, segment, *ins) if ins else self._products(memory, segment)
+            return self._elided(memory, segment, *ins) if ins else self._windows(memory, segment)
         return self._tree(memory, segment) if isinstance(segment, Reduction) else None
 
     def _tree(self, memory: Memory, tree: Reduction) -> list[Task]:
@@ -166,8 +191,12 @@ class TritonExecutor(Executor):
         all_ops = [task.op for task in tasks if isinstance(task, LocalTask)]
         result: list[Call] = []
         for group in fuse.group_tasks(tasks):
-            if isinstance(group, Messages):
-                result.append(Launch("exchange", partial(exchange, *zip(*group.moves, strict=True))))
+            if isinstance(group, list):
+                moves, sizes = [self._copies(memory, one) for one in group], [one.size for one in group]
+                steps = max(one.steps for one in moves)
+                result.append(
+                    Launch(f"exchange, {steps} steps" if steps > 1 else "exchange", partial(exchange, moves, sizes))
+                )
             elif isinstance(group, Group):
                 result += self._launches(memory, group, all_ops)
             else:
@@ -248,21 +277,45 @@ class TritonExecutor(Executor):
         run = partial(reduce_tree, tables, ops, alarm, receivers, all_ops, grid)
         return Launch(f"{group.what} in a launch", run)
 
-    def _products(self, memory: Memory, run: Products) -> list[Task] | None:
-        """Return one launch of all rounds; None (a launch a round) if the GPU cannot hold the whole mesh at once."""
-        mesh, (to_a, to_b) = memory.mesh, run.receivers
-        c, out, a0, a1, b0, b1 = (
-            self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), *run.a, *run.b)
-        )
-        neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
-        counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        alarm = self.watch.alarm("compute-shift", mesh.shape[1], counters.zero_, lambda _, round_: run.start + round_)
-        operands = (c, out, (a0, a1), (b0, b1), neighbours, counters, self._cores(memory), alarm)
-        options: dict[str, Any] = {**run.params, "add": run.add}
-        if residency(*operands, **options) < mesh.cores:
+    def _windows(self, memory: Memory, run: Products) -> list[Task] | None:
+        """Return, for each window of rounds, its exchange, and a launch of the products of what arrived.
+
+        The tile of round t arrives in slot t % `window` of its core. The first step copies a core's own tile there, and
+        the last ones leave in the buffers of a and b what the last round does. None if a is b, or of another dtype.
+        """
+        hands = run.a, run.b
+        tiles = [memory.tensors[first.buffer] for first, _ in hands]
+        if run.a == run.b or tiles[0].dtype != tiles[1].dtype:
             return None
-        launched = partial(all_rounds, *operands, rounds=run.count, **options)
-        return [Launch(f"compute-shift, {run.count} rounds in a launch", launched)]
+        most = max(2, MAX_SLOT_BYTES // sum(tensor.nbytes for tensor in tiles))
+        window = -(-run.count // -(-run.count // most))
+        sizes = [window * tensor.numel() for tensor in tiles]
+        memory.workspace.begin()
+        space = memory.tensors[f"{run.c}{HIDDEN}slots"] = memory.workspace.take(sum(sizes), tiles[0].dtype)
+        parts, shifts = space.split(sizes), {one.src: one.moves for one in run.rounds[0].exchanges}
+        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
+        tasks: list[Task] = []
+        for begin in range(0, run.count, window):
+            end, arrived = min(begin + window, run.count), []
+            for hand, part in zip(hands, parts, strict=True):
+                shift, size = shifts[hand[0]], memory.buffers[hand[0].buffer].numel
+                stay = replace(shift, send=shift.recv)
+                first, second = (self._operand(memory, TileMap(slot)) for slot in hand)
+                at = [Operand(part, number * size, window * size) for number in range(window)]
+                steps = [((shift,), at[t % window - 1], at[t % window]) for t in range(max(begin, 1), end)]
+                if begin == 0:
+                    steps.insert(0, ((stay,), first, at[0]))
+                if end == run.count:
+                    last, ends = steps[-1][2], (first, second) if end % 2 else (second, first)
+                    steps += [((stay,), last, ends[0]), ((shift,), last, ends[1])]
+                names = frozenset(slot.buffer for slot in hand)
+                tasks.append(Messages(shift.axis, size, tuple(steps), names, names))
+                arrived.append(at[0])
+            target, add = out if end == run.count else c, run.add or begin > 0
+            operands = c, target, arrived[0], arrived[1], self._cores(memory)
+            launched = partial(products, *operands, rounds=end - begin, add=add, **run.params)
+            tasks.append(Launch(f"compute-shift, {end - begin} rounds in a launch", launched))
+        return tasks
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Task] | None:
         """Return one launch for products whose operands pass whole rings, see `kernels.elided`; else None."""
@@ -287,20 +340,6 @@ class TritonExecutor(Executor):
         if (first[:, None] + one_row == rows).all():
             return Labels(self._table(memory, first), self._table(memory, one_row), 0)
         return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, rows), len(rows))
-
-    def round(self, memory: Memory, round_: Round) -> list[Task]:
-        sends = shifts(round_, memory.mesh)
-        if not sends:
-            return super().round(memory, round_)
-        (op,) = round_.locals
-        out, a, b = (self._operand(memory, TileMap(slot)) for slot in (*op.outs, *op.ins))
-        targets, tables = {0: a, 1: b}, {}
-        for number, (exchanged, to) in sends.items():
-            targets[number] = self._operand(memory, TileMap(exchanged.dst))
-            tables[number] = self._table(memory, to)
-        ends = targets[0], targets[1], tables.get(0), tables.get(1)
-        run = partial(one_round, out, a, b, *ends, self._cores(memory), **op.params)
-        return [Launch("compute-shift, 1 round in a launch", run)]
 
     def _operand(self, memory: Memory, tile_map: TileMap) -> Operand:
         buffer, tensor = memory.buffers[tile_map.slot.buffer], memory.tensors[tile_map.slot.buffer]
