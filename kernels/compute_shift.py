@@ -25,8 +25,9 @@ def _products_kernel(
     BLOCKS: tl.constexpr = ROWS * COLUMNS * (1 if P.MODE == "rows" else P.HEADS)
     first = tl.program_id(0) * LOOPS
     for number in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
-        core = tl.load(cores_ptr + number // BLOCKS)
-        head = number % BLOCKS // (ROWS * COLUMNS) if P.HEADS > 1 else 0
+        at = number // BLOCKS
+        core = tl.load(cores_ptr + at)
+        head = (number - at * BLOCKS) // (ROWS * COLUMNS) if P.HEADS > 1 else 0
         product_block(
             tile_ptr(c, core), tile_ptr(out, core), tile_ptr(a, core), tile_ptr(b, core),
             head, number // COLUMNS % ROWS * P.BLOCK_M, number % COLUMNS * P.BLOCK_N, P,

@@ -33,7 +33,7 @@ ROOMY = replace(WSE2, name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 LARGE = 256  # side of a mesh on which a program takes long to plan
 EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")  # "emulation" is the hand-written PyTorch code of `peers.Peer`
-LAUNCH_PER_ROUND = "explicit, a launch a round"  # a row for GPUs; "explicit" has one launch for all rounds
+LAUNCH_PER_ROUND = "explicit, a launch a round"  # a row for GPUs; "explicit" has windows of rounds
 CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # scatter, run and gather
 # rows that copy tiles in every round: their exchanged bytes count as traffic of the memory
 MOVING = ("explicit", LAUNCH_PER_ROUND, "public call, explicit", "emulation")
@@ -179,7 +179,7 @@ def executor(row: str, device: str, **options: Any) -> Executor | Peer:
         return Peer(device=device)
     if row == LAUNCH_PER_ROUND:
         on = ops.executor(None, "explicit", device, **options)
-        on._products = lambda memory, run: None  # type: ignore[attr-defined]  # no one launch for all rounds
+        on._windows = lambda memory, run: None  # type: ignore[attr-defined]  # an exchange and a product a round
         return on
     return ops.executor(None, row, device, **options)
 

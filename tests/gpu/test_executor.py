@@ -191,9 +191,9 @@ def test_a_captured_program_is_its_run(case, exchange, made, operands):
 
 
 def launch_a_round():
-    """Return an executor that takes no launch of all compute-shift rounds, as on a GPU without room for the mesh."""
+    """Return an executor that takes compute-shift rounds one by one, without windows."""
     executor = TritonExecutor()
-    executor._products = lambda memory, run: None
+    executor._windows = lambda memory, run: None
     return executor
 
 
@@ -238,11 +238,11 @@ def test_wafer_scale(op, side, exchange, device, size):
 
 
 @pytest.mark.gpu_alone
-def test_a_mesh_that_is_never_resident_takes_a_launch_a_round():
+def test_slots_that_do_not_fit_the_bound_are_several_windows():
     what = recipe("gemm", Mesh(660, 660), "bf16", ((1320,) * 2,) * 2, ())
     tiles = {name: torch.zeros(*what.schedule.mesh.shape, 4).bfloat16() for name, _ in what.inputs}
     program = TritonExecutor().bind(what.schedule, tiles)
-    assert "660 x compute-shift, 1 round in a launch" in program.launches
+    assert "5 x compute-shift, 132 rounds in a launch" in program.launches
 
 
 @pytest.mark.gpu_alone

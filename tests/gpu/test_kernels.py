@@ -13,10 +13,11 @@ from test_fold import (
 )
 from test_kernels import (
     test_agrees_with_definition,
-    test_compute_shift_rounds_make_a_mesh_gemm,
     test_exchange_copies_bits,
     test_integers_are_exact,
     test_operands_may_differ_in_dtype,
+    test_products_of_a_window_make_a_mesh_gemm,
     test_rounds_to_nearest_even,
+    test_steps_of_an_exchange_follow_each_other,
 )
 from test_tree import test_mesh_gemv_is_one_launch, test_tree_is_a_sequence_of_local_operations

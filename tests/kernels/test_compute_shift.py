@@ -1,31 +1,28 @@
-"""Several compute-shift rounds in one launch, as on a GPU: every core a process, all at once, tiles in shared memory.
+"""Windows of compute-shift: no program touches what another writes, the bits are those of the rounds one by one.
 
-The interpreter runs the programs of a launch one after another, so a program that waits for a later one would hang it.
-Here each process interprets a launch of one program; its waits and its arrivals are atomic operations on memory that
-all processes share. Processes take turns, which end at stores and atomic operations. A seed draws their order, so a run
-repeats, and the number of turns, not a time, shows that programs wait for ever.
+So programs may run in any order and at the same time, and within one the barriers order its threads.
 """
 
-from collections.abc import Callable
-from multiprocessing import connection
-from random import Random
-from types import SimpleNamespace
-from weakref import ref
+from collections import defaultdict
 
 import pytest
 import torch
-from torch import Tensor, multiprocessing
-from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+from triton.runtime.interpreter import InterpreterBuilder
 
+from tiles import same_bits
+from wafer_triton.algorithms.gemm import compute_shift
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate import triton as executor
 from wafer_triton.emulate.parts import Products
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import segments
-from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common
-from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
-from wafer_triton.kernels.waiting import MAX_POLLS, Alarm, Watch
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.kernels import exchange as kernel
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.schedule import Schedule
 
+<<<<<<< HEAD
 SIDE = 3
 TURNS = 3_000  # ten times as many as a run takes
 STEPS = ("create_store", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
@@ -220,56 +217,56 @@ def test_all_rounds_need_a_gpu_that_holds_the_programs():
     cores = torch.arange(9, dtype=torch.int32)
     shared = (tile, tile, (tile, tile), (tile, tile), flags, flags, cores, raised())
     assert residency(*shared, m=16, k=16, n=16) == 0
+=======
+pytestmark = pytest.mark.slow
+>>>>>>> 98595891 (Tests of windows: bits of the rounds one by one, and no program touches what another writes)
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """Return a function that patches a GPU of 132 multiprocessors and the driver's answers, programs or a failure."""
+def accesses(monkeypatch) -> list[tuple[str, tuple, set[int]]]:
+    """Record loads and stores of every program: what it does, the program, the addresses; and its barriers."""
+    log: list[tuple[str, tuple, set[int]]] = []
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
-    def holds(programs: int, failure: int = 0, cooperative: int = 1) -> list:
-        asked = []
+    def noted(kind, self, ptrs, mask) -> None:
+        log.append((kind, self.grid_idx, set(ptrs.data[mask.data].ravel().tolist())))
 
-        def occupancy(found, function, threads, shared):
-            asked.append((function.value, threads, shared.value))
-            found._obj.value = programs
-            return failure
+    def loads(self, ptrs, mask, *rest):
+        noted("load", self, ptrs, mask)
+        return load(self, ptrs, mask, *rest)
 
-        def attribute(found, which, gpu):
-            found._obj.value = cooperative if which == 95 else 0
-            return 0
+    def stores(self, ptrs, value, mask, *rest):
+        noted("store", self, ptrs, mask)
+        return store(self, ptrs, value, mask, *rest)
 
-        driver = SimpleNamespace(
-            cuOccupancyMaxActiveBlocksPerMultiprocessor=occupancy, cuDeviceGetAttribute=attribute,
-            cuCtxGetDevice=lambda gpu: 0,
-        )  # fmt: skip
-        has = SimpleNamespace(name="Some GPU", multi_processor_count=132, warp_size=32)
-        monkeypatch.setattr(torch.version, "cuda", "13.0")
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
-        monkeypatch.setattr(_common, "INTERPRET", False)
-        monkeypatch.setattr(_common.ctypes, "CDLL", lambda name: driver)
-        return asked
+    def barrier(self) -> None:
+        log.append(("barrier", self.grid_idx, set()))
 
-    return holds
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", loads)
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", stores)
+    monkeypatch.setattr(InterpreterBuilder, "create_barrier", barrier)
+    return log
 
 
-def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
-    metadata = SimpleNamespace(num_warps=4, shared=16384)
-    kernel = SimpleNamespace(name="rounds", _init_handles=lambda: None, function=0xABC, metadata=metadata)
-    asked = gpu(5)
-    assert _common.resident_programs(kernel, torch.device("cuda")) == 5 * 132 and asked == [(0xABC, 128, 16384)]
-    assert _common.resident_programs(kernel, torch.device("cpu")) == 0
-    for answer, why in (
-        ({"failure": 400}, r"does not say what it holds at once \(CUDA error 400\)"),
-        ({"cooperative": 0}, "has no cooperative launches"),
-    ):
-        gpu(5, **answer)
-        words = (
-            f"^the driver of Some GPU {why}: each round of explicit MeshGEMM is a launch of its own, .* exchange='elid"
-        )
-        with pytest.warns(UserWarning, match=words):
-            assert _common.resident_programs(kernel, torch.device("cuda")) == 0
+def races(log: list[tuple[str, tuple, set[int]]]) -> str:
+    """Return what two programs, or threads of one without a barrier between, do to one address; else ""."""
+    touched, written = defaultdict[int, set](set), set[int]()
+    since = defaultdict[tuple, dict[str, set[int]]](lambda: {"load": set(), "store": set()})
+    for kind, program, addresses in log:
+        if kind == "barrier":
+            since.pop(program, None)
+            continue
+        now = since[program]
+        if now["store"] & addresses or (kind == "store" and now["load"] & addresses):
+            return f"{kind} without a barrier"
+        now[kind] |= addresses
+        written |= addresses if kind == "store" else set()
+        for address in addresses:
+            touched[address].add(program)
+    return "programs share what one writes" if any(len(touched[address]) > 1 for address in written) else ""
 
 
+<<<<<<< HEAD
 def test_a_watch_keeps_no_memory_of_programs_that_are_gone():
     watch, counters = Watch("cpu"), torch.ones(3)
     kept, gone = watch.alarm("kept", 2, counters.zero_, lambda core, round_: round_), ref(counters)
@@ -278,3 +275,82 @@ def test_a_watch_keeps_no_memory_of_programs_that_are_gone():
     watch.word.fill_((1 << 40) + (2 << 24) + 3)
     with pytest.raises(BackendError, match=r"a program that is gone: core \(3, 0\) gave up .* in round 2,"):
         watch.check()
+=======
+def product(side: int, tile: tuple[int, int, int], dtype: str = "bf16", add: bool = False, **params) -> Schedule:
+    """Build MeshGEMM of operands that are aligned, with buffers whose values are compared."""
+    m, k, n = tile
+    heads, kv_heads = params.get("heads", 1), params.get("kv_heads", 1)
+    b = Builder(Mesh(side, side), "windows")
+    for name, numel, of in (("a", heads * m * k, dtype), ("b", k * kv_heads * n, dtype), ("c", m * heads * n, "fp32")):
+        b.buffer(name, (numel,), of, "state")
+    sizes = {"m": m, "k": k, "n": n, **params}
+    compute_shift(b, "a", "b", b.local("gemm", "c", ("a", "b"), add=add, **sizes), label="gemm", reuse_a=side == 3)
+    return b.build()
+
+
+def ran(schedule: Schedule, windows: bool = True) -> Program:
+    """Run a schedule twice on random tiles, in windows or round by round, with cores in shuffled order."""
+    on = TritonExecutor(poison=True, shuffle=3)
+    if not windows:
+        on._windows = lambda *_: None
+    given = [buffer for buffer in schedule.buffers.values() if buffer.given]
+    torch.manual_seed(1)
+    program = on.bind(schedule, {one.name: torch.randn(*schedule.mesh.shape, *one.tile) for one in given})
+    for _ in range(2):
+        program.execute()
+    return program
+
+
+@pytest.mark.parametrize("fits", [2, 64], ids=["windows of 2", "all rounds"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        product(1, (17, 5, 3)), product(2, (17, 5, 3)), product(3, (33, 20, 70)), product(4, (5, 7, 6), "fp16", True),
+        product(5, (16, 16, 16), "fp32"), product(3, (2, 5, 7), heads=4, kv_heads=2),
+        product(4, (6, 5, 7), heads=4, kv_heads=2, add=True), product(3, (5, 4, 6), "fp16", accumulate="fp16"),
+        recipe("gemm", Mesh(2, 3), "bf16", ((30, 30), (30, 30)), ()).schedule,
+    ],
+    ids=lambda schedule: f"{schedule.mesh.shape}, {[buffer.numel for buffer in schedule.buffers.values()]}",
+)  # fmt: skip
+def test_windows_have_the_bits_of_the_rounds_one_by_one(schedule, fits, monkeypatch):
+    """In all buffers: rounds after the products read what the last shift leaves. Rounded sums alone are not kept."""
+    tiles = schedule.mesh.cores * sum(schedule.buffers[name].bytes for name in "ab")
+    monkeypatch.setattr(executor, "MAX_SLOT_BYTES", fits * tiles)
+    got, want = ran(schedule), ran(schedule, windows=False)
+    assert {name: same_bits(got.memory[name], want.memory[name]) for name in schedule.buffers} == {
+        name: name != "c" or "out" not in schedule.buffers or schedule.mesh.shape[0] % 2 for name in schedule.buffers
+    }
+    count = next((one.count for one in segments(schedule) if isinstance(one, Products)), 0)
+    said = sum("compute-shift" in call.what for call in got.calls)
+    assert said == -(-count // min(fits, count or 1)) and not any("compute-shift" in call.what for call in want.calls)
+
+
+@pytest.mark.parametrize("fits", [2, 64])
+def test_no_program_touches_what_another_writes(fits, accesses, monkeypatch):
+    """Several slices of a tile, of which a program carries one after the other, in two launches a window."""
+    for name, value in (("SLICE_BYTES", 16), ("BYTES_AT_ONCE", 512), ("CARRIERS", 4)):
+        monkeypatch.setattr(kernel, name, value)
+    schedule = recipe("gemm", Mesh(4, 4), "bf16", ((4, 20), (20, 24)), ()).schedule
+    monkeypatch.setattr(executor, "MAX_SLOT_BYTES", fits * 16 * 2 * (5 + 30))
+    program, kinds = (
+        TritonExecutor().bind(schedule, {name: torch.ones(4, 4, n) for name, n in (("a", 5), ("b", 30))}),
+        set(),
+    )
+    for call in program.calls:
+        accesses.clear()
+        call()
+        kinds |= {kind for kind, *_ in accesses}
+        assert races(accesses) == "", call.what
+        if "steps" in call.what:
+            unordered = [each for each in accesses if each[0] != "barrier"]
+            assert races(unordered) == "store without a barrier" or "load" in races(unordered), "barriers are needed"
+    assert kinds == {"load", "store", "barrier"}
+    assert races([("store", (0,), {8}), ("load", (1,), {8})]) == "programs share what one writes"
+
+
+def test_the_slots_are_bounded_and_counted():
+    schedule = recipe("gemm", Mesh(4, 4), "bf16", ((64, 64), (64, 64)), ()).schedule
+    program = TritonExecutor().bind(schedule, {name: torch.ones(4, 4, 16, 16) for name in "ab"})
+    buffers = sum(16 * buffer.bytes for buffer in schedule.buffers.values())
+    assert program.bytes == buffers + 4 * 16 * 2 * 2 * 256, "a slot for each round of both operands"
+>>>>>>> 98595891 (Tests of windows: bits of the rounds one by one, and no program touches what another writes)

@@ -22,7 +22,7 @@ from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.kernels import KERNELS, Copies, Operand, find
-from wafer_triton.kernels.compute_shift import one_round
+from wafer_triton.kernels.compute_shift import products
 from wafer_triton.kernels.elementwise import elementwise, same_value
 from wafer_triton.kernels.exchange import exchange
 
@@ -168,27 +168,38 @@ def test_exchange_copies_bits(dtype, numel):
             start = dst.offset + recv * dst.stride
             expected[-1][start : start + min(size, numel)] = bits[send, :size]
         recv, send = ([*column, -1][:3] for column in zip(*ends, strict=True))
-        moves.append(Copies(dst, src, table(send), table(recv), None, 0, 3, 1, 0, 1))
+        tables = table([[0, 0, 1, 0]]), table([[0]]), table([[send, recv]])
+        moves.append(Copies((src, dst), *tables, 1, 3, 1, 0, 1))
     exchange(moves, (numel, min(7, numel)))
     for one, want in zip(moves, expected, strict=True):
-        assert same_bits(one.dst.tensor.cpu(), want)
+        assert same_bits(one.operands[1].tensor.cpu(), want)
+
+
+@dtypes
+@pytest.mark.parametrize("numel", [1, 35, 5000])
+def test_steps_of_an_exchange_follow_each_other(dtype, numel):
+    """Five steps round a ring of the cores, on one of two lines the other way: to and fro between slots of memory."""
+    bits = torch.randint(-(2**15), 2**15, (2 * CORES, numel * dtype.itemsize // 2), dtype=torch.int16).view(dtype)
+    first = memory(bits)
+    slots = Operand(torch.full((2 * CORES * 3 * numel,), float("nan"), dtype=dtype, device=DEVICE), 0, 3 * numel)
+    places = [[0, 0, 1, 2], [1, 2, 1, 0], [1, 0, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]
+    at = torch.arange(CORES)
+    rows = torch.stack([torch.stack([at, at.roll(-1)]), torch.stack([at, at.roll(1)])]).tolist()
+    moves = Copies((first, slots), table(places), table([[0, 1]] * 5), table(rows), 5, CORES, 2, CORES, 1)
+    exchange([moves], [numel])
+    lines = tiles(first, numel, 2 * CORES).unflatten(0, (2, CORES))
+    wanted = bits.unflatten(0, (2, CORES))
+    for line, way in enumerate((5, -5)):
+        assert same_bits(lines[line], wanted[line].roll(way, 0))
 
 
 def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: int, n: int, **params) -> Tensor:
-    """Compute-shift on side x side cores, tiles a, b [cores, numel] aligned: c [cores, m * n]."""
-    left = table([core // side * side + (core - 1) % side for core in range(side * side)])
-    up = table([(core - side) % (side * side) for core in range(side * side)])
-    nan = float("nan")
-    slots = [[memory(x), memory(torch.full_like(x, nan))] for x in (a, b)]
-    c = memory(torch.full((side * side, m * n), nan))
-    for round_ in range(side):
-        now, free = round_ % 2, 1 - round_ % 2
-        sends = (left, up) if round_ < side - 1 else (None, None)
-        one_round(
-            c, slots[0][now], slots[1][now], slots[0][free], slots[1][free], *sends, table(order),
-            m=m, k=k, n=n, add=round_ > 0, **params,
-        )  # fmt: skip
-    return tiles(c, m * n, side * side)
+    """Products of slots that hold what compute-shift carries there, a and b [side, side, slots, numel]: c."""
+    held = [Operand(x.flatten().to(DEVICE), 0, x[0, 0].numel()) for x in (a, b)]
+    c, out = (memory(torch.full((side * side, m * n), float("nan"))) for _ in "co")
+    products(c, out, *held, table(order), rounds=side, m=m, k=k, n=n, **params)
+    assert tiles(c, m * n, side * side).isnan().all(), "sums stay in registers"
+    return tiles(out, m * n, side * side)
 
 
 @pytest.mark.slow
@@ -197,13 +208,13 @@ def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: 
     [(1, 5, 7, "fp32", torch.float16), (33, 40, 3, "fp32", torch.bfloat16), (9, 5, 3, "fp32", torch.float32),
      (3, 4, 5, "fp16", torch.float16)],
 )  # fmt: skip
-def test_compute_shift_rounds_make_a_mesh_gemm(dtype, m, k, n, accumulate):
+def test_products_of_a_window_make_a_mesh_gemm(dtype, m, k, n, accumulate):
     torch.manual_seed(0)
     side = 3
     a, b = (torch.randint(-3, 4, (side, side, x)).to(dtype) for x in (m * k, k * n))
-    # Cannon's skew: core (i, j) starts with a[i, i + j] and b[i + j, j]
-    i, j = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
-    skewed = a[i, (i + j) % side].flatten(0, 1), b[(i + j) % side, j].flatten(0, 1)
+    # core (i, j) gets a[i, i + j - t] and b[i + j - t, j] in round t
+    i, j, t = torch.meshgrid(*[torch.arange(side)] * 3, indexing="ij")
+    skewed = a[i, (i + j - t) % side], b[(i + j - t) % side, j]
     orders = ([0, 1, 2, 3, 4, 5, 6, 7, 8], [5, 2, 8, 0, 7, 1, 4, 6, 3])
     one, other = (mesh_gemm(order, *skewed, side, m, k, n, accumulate=accumulate) for order in orders)
     assert same_bits(one, other)
