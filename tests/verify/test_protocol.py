@@ -1,11 +1,8 @@
-"""The waiting protocol: no fault in any interleaving; without a flag or a wait there is one."""
-
-from dataclasses import replace
+"""The protocol of trees: no order of programs and stores has a fault; without each of its parts one has."""
 
 import pytest
 
-from interleavings import explore
-from protocol import Instruction, Location, reduce_tree
+from protocol import EMPTY, Instruction, Program, explore, reduce_tree
 from wafer_triton.algorithms.trees import ktree
 
 pytestmark = pytest.mark.slow
@@ -22,40 +19,30 @@ def tree(size: int, groups: tuple[int, ...]) -> tuple[list[int], list[int]]:
     return parent, order + [core for core in range(size) if core not in order]
 
 
-SMALL = {
-    "chain": reduce_tree(*tree(5, ())),
-    "tree": reduce_tree(*tree(7, (3,)), blocks=2),
-}
+@pytest.mark.parametrize(("size", "groups", "blocks"), [(2, (), 2), (3, (), 1), (4, (), 1), (4, (2,), 1)])
+def test_no_order_of_a_small_tree_has_a_fault(size, groups, blocks):
+    states, fault = explore(*reduce_tree(*tree(size, groups), blocks=blocks))
+    assert fault is None and states > 100
 
 
-@pytest.mark.parametrize("protocol", SMALL.values(), ids=SMALL)
-def test_no_interleaving_of_a_small_mesh_has_a_fault(protocol):
-    assert explore(protocol)[1] is None
+def without(programs: list[Program], wrong) -> list[Program]:
+    return [tuple(step for step in program if not wrong(step)) for program in programs]
 
 
-def waits(step: Instruction) -> bool:
-    return step.action == "wait"
+def test_each_part_of_the_protocol_is_needed():
+    programs, after = reduce_tree(*tree(3, ()))
+    assert explore(without(programs, lambda step: step.action == "receive"), after)[1] == "wrong in the end"
+    emptied = Instruction("store", programs[-1][1].place, EMPTY)
+    assert explore(without(programs, emptied.__eq__), after)[1] == "wrong in the end", "the next launch reads old mail"
 
 
-def raises(kind: str):
-    return lambda step: step.action == "raise" and step.location.kind == kind
-
-
-TREE = reduce_tree(*tree(5, (2,)), blocks=2)
-FAULTS = {
-    "no-flag": (TREE.without(raises("full")), "deadlock"),
-    "flag-left": (replace(TREE, up_at_end=TREE.up_at_end | {Location("full", 1, 0, 0)}), "flags-left"),
-    "does-not-wait": (TREE.without(waits), "unwritten-read"),
-}
-
-
-@pytest.mark.parametrize(("protocol", "fault"), FAULTS.values(), ids=FAULTS)
-def test_each_part_of_the_protocol_is_needed(protocol, fault):
-    assert explore(protocol)[1] == fault
+def test_a_root_may_not_send_where_programs_of_the_launch_store():
+    """Nothing orders a core's own store and the one of its root: no fence, and no message to the core."""
+    assert explore(*reduce_tree(*tree(2, ()), sums="part"))[1] == "wrong in the end"
 
 
 def test_a_tree_in_topological_order_needs_room_for_one_program():
-    parent, order = tree(7, (3,))
-    for resident in (1, 2, 7):
-        assert explore(reduce_tree(parent, order), resident=resident)[1] is None
-    assert explore(reduce_tree(parent, order[::-1]), resident=1)[1] == "deadlock"
+    parent, order = tree(3, ())
+    for resident in (1, 2, 3):
+        assert explore(*reduce_tree(parent, order), resident=resident)[1] is None
+    assert explore(*reduce_tree(parent, order[::-1]), resident=1)[1] == "deadlock"
