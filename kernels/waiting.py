@@ -78,24 +78,6 @@ def receive(ptrs, mask, core, number, alarm_ptr, launch):
     return bits
 
 
-@triton.jit
-def wait(counter_ptr, awaited, alarm_ptr, launch, core, round_):
-    """Wait until the counter is `awaited`, then set it to 0 in the same atomic; or give up after `MAX_POLLS`."""
-    seen = tl.atomic_cas(counter_ptr, awaited, 0, sem="acquire", scope="gpu")
-    polls = seen * 0
-    while (seen != awaited) & (polls >= 0):
-        if polls % POLLS_PER_CHECK == 0:
-            late = polls >= MAX_POLLS
-            if late:
-                where = (tl.cast(launch, tl.int64) << ROUND_BITS) + round_
-                where = (where << CORE_BITS) + core
-                tl.atomic_cas(alarm_ptr, where * 0, where, sem="relaxed", scope="gpu")
-            if late | (tl.load(alarm_ptr, volatile=True) != 0):
-                polls = polls * 0 - 2
-        polls += 1
-        seen = tl.atomic_cas(counter_ptr, awaited, 0, sem="acquire", scope="gpu")
-
-
 class Watch:
     """The alarms of an executor's launches whose programs wait; an alarm lives as long as its launch."""
 
