@@ -62,14 +62,12 @@ def describe(kernel: Any) -> dict[str, Any]:
         sizes = re.findall(r"(REG|STACK|LOCAL):(\d+)", cuobjdump(kernel.asm["cubin"], "--dump-resource-usage"))
         usage = {key: int(value) for key, value in sizes}
         registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
-    products = re.search(matrix, code)
     widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
     return {
         "registers": registers,
         "spills": spills,
         "shared": kernel.metadata.shared,
         "num_warps": kernel.metadata.num_warps,
-        "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
         # the cost of the products in the code: each has 64 rows and 16 of k
         "wgmma_columns": sum(map(int, re.findall(r"wgmma\.mma_async\S+?m64n(\d+)k16", code))),
@@ -79,7 +77,6 @@ def describe(kernel: Any) -> dict[str, Any]:
         "buffers": min((int(depth) for depth in RING.findall(kernel.asm["ttgir"])), default=None),
         "pendings": max(map(int, re.findall(r"pendings = (\d+)", kernel.asm["ttgir"])), default=0),
         "iterations_ahead": iterations_ahead(kernel.asm["ttgir"]),
-        "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),
     }
 
 

@@ -24,7 +24,7 @@ from wafer_triton.emulate.parts import Launch
 from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.kernels import Copies, Operand, find
 from wafer_triton.kernels import elided as elided_
-from wafer_triton.kernels.compute_shift import all_rounds, one_round
+from wafer_triton.kernels.compute_shift import products
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange
 from wafer_triton.kernels.fused import Grid
@@ -34,7 +34,7 @@ from wafer_triton.kernels.waiting import Alarm
 TABLE = Path(__file__).parents[1] / "results" / f"sm_90-triton-{triton.__version__}.csv"
 COLUMNS = (
     "case", "registers", "spills", "shared_bytes", "wgmma", "wgmma_columns", "tma", "specialised",
-    "widest_access_bytes", "loads_in_flight", "cooperative", "warps",
+    "widest_access_bytes", "loads_in_flight", "warps",
 )  # fmt: skip
 BF16 = torch.bfloat16
 
@@ -62,21 +62,17 @@ def rows() -> list[dict[str, object]]:
         facts = (
             case, seen["registers"], seen["spills"], seen["shared"],
             int("wgmma.mma_async" in seen["matrix_instructions"]), seen["wgmma_columns"], int(seen["tma"]),
-            int(seen["specialised"]), seen["widest_access_bytes"], seen["loads_in_flight"], int(seen["cooperative"]),
-            seen["num_warps"],
+            int(seen["specialised"]), seen["widest_access_bytes"], seen["loads_in_flight"], seen["num_warps"],
         )  # fmt: skip
         table.append(dict(zip(COLUMNS, facts, strict=True)))
 
     n = 64
-    c, out, a, b, next_a, next_b = (tile(n * n, dtype) for dtype in (torch.float32, *[BF16] * 5))
-    size = {"m": n, "k": n, "n": n}
-    moves = [Copies(to, of, cores, cores, None, 0, 4, 1, 4, 1) for to, of in ((next_a, a), (next_b, b))]
-    add("exchange, 64 x 64 tiles", exchange, moves, [n * n] * 2)
-    add("one_round, 64 x 64 tiles", one_round, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
-    add(
-        "all_rounds, 64 x 64 tiles",
-        all_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, alarm, rounds=3, **size, add=True,
-    )  # fmt: skip
+    c, out = tile(n * n, torch.float32), tile(n * n)
+    for title, steps in (("", 1), (", in steps", 9)):
+        moves = [Copies((tile(n * n), tile(n * n)), *[cores] * 3, steps, n, n, n, 1) for _ in "ab"]
+        add(f"exchange, 64 x 64 tiles{title}", exchange, moves, [n * n] * 2)
+    slots = tile(9 * n * n), tile(9 * n * n)
+    add("products of 8 rounds, 64 x 64 tiles", products, c, out, *slots, cores, rounds=8, m=n, k=n, n=n, add=True)
     for size, p in ELIDED:
         n, side = size // p, torch.arange(p, dtype=torch.int32)
         c, out, a, b = tile(n * n, torch.float32), tile(n * n), tile(n * n), tile(n * n)

@@ -31,12 +31,9 @@ def test_every_kernel_compiles_well(target):
     assert child.returncode == 0, child.stderr
     built = json.loads(child.stdout)
 
-    between_cores = {"exchange", "one_round", "all_rounds", "elided", "tree", "mesh_gemv", "fold"}
+    between_cores = {"exchange", "products", "elided", "tree", "mesh_gemv", "fold"}
     assert {re.match(r"\w+", case)[0] for case in built} >= {*KERNELS, *between_cores}
-    planted = {case: built.pop(case) for case in list(built) if case.startswith("planted")}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
-    if target == "sm_90":  # there alone products go on while the loop does
-        assert all("a race" in str([*faults(target, *one)]) for one in planted.items()) and planted
 
 
 def faults(target: str, case: str, seen: dict) -> Iterator[str]:
@@ -55,13 +52,9 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
     matrix = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "gfx942": "v_mfma"}[target]
     if case.endswith(" 64x64x64-bfloat16") and matrix not in seen["matrix_instructions"]:
         yield f"{case}: no {matrix}, only {seen['matrix_instructions']!r}"
-    if case == "all_rounds 64x64x64-bfloat16" and target != "gfx942" and not seen["arrives_before_product"]:
-        yield f"{case}: neighbours wait for the product"
     if "squares" in case and seen["free_products"]:
         yield f"{case}: {seen['free_products']} squares that a sum may take in or not: other warps, other bits"
-    if seen["cooperative"] != case.startswith("all_rounds"):
-        yield f"{case}: all its programs at once or not at all: {seen['cooperative']}"
-    if case == "exchange 4096-bfloat16" and target != "gfx942" and seen["widest_access_bytes"] != 16:
+    if case.startswith("exchange 4096") and target != "gfx942" and seen["widest_access_bytes"] != 16:
         yield f"{case}: at most {seen['widest_access_bytes']} B per access"
 
 
@@ -74,13 +67,12 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.device.mesh import Mesh
     from wafer_triton.emulate.fuse import as_fold
     from wafer_triton.emulate.segments import segments
-    from wafer_triton.kernels import Copies, Operand, compute_shift, find
+    from wafer_triton.kernels import Copies, Operand, find
     from wafer_triton.kernels import elided as elided_
-    from wafer_triton.kernels.compute_shift import all_rounds, one_round
+    from wafer_triton.kernels.compute_shift import products
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid, launch
-    from wafer_triton.kernels.gemm import plan
     from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.schedule.builder import Builder
@@ -121,19 +113,14 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         "gemm 64x64x64-float32-float16", blocks, find("gemm"), acc, (tile(4096, torch.float32), ins[1]), cores, **cube
     )
 
-    tiles, large = [tile(128 * 128, torch.bfloat16) for _ in range(4)], {"m": 128, "k": 128, "n": 128, "add": True}
-    for case, stages in (("", compute_shift.STAGES), ("planted: ", 2)):
-        with mock.patch.object(compute_shift, "STAGES", stages):
-            c = tile(128 * 128, torch.float32)
-            record(f"{case}one_round 128x128x128-bfloat16", blocks, one_round, c, *tiles, cores, cores, cores, **large)
-
     for dtype in (torch.float32, torch.bfloat16, torch.float16) if target == "90" else (torch.bfloat16,):
         name = str(dtype).removeprefix("torch.")
         covered = dtype != torch.bfloat16
         for numel in (4096,) if covered else (4096, 35):
-            one = Copies(tile(numel, dtype), tile(numel, dtype), cores, cores, None, 0, 4, 6, 1, 6)
+            ends = tile(numel, dtype), tile(numel, dtype)
+            one, many = (Copies(ends, *[cores] * 3, steps, 64, 64, 64, 1) for steps in (1, 9))
             record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
-            record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
+            record(f"exchange {numel}-{name}, in steps", 0, exchange, (many, many), (numel, numel))
 
         typical = ((64, 64, 64), (36, 96, 36), (1, 36, 96))
         whole = dtype == torch.bfloat16 and target == "90"
@@ -143,26 +130,17 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             shape = {"m": m, "k": k, "n": n}
             for call, add in (("gemm", False), ("gemm_t", True), ("gemm_tn", True)):
                 record(f"{call} {m}x{k}x{n}-{name}", blocks, find(call), (c,), (a, b), cores, **shape, add=add)
-            next_a, next_b, rounded = tile(m * k, dtype), tile(k * n, dtype), tile(m * n, dtype)
-            record(
-                f"one_round {m}x{k}x{n}-{name}",
-                blocks, one_round, c, a, b, next_a, next_b, cores, cores, cores, **shape, add=True,
-            )  # fmt: skip
+            rounded = tile(m * n, dtype)
+            for part, add in (("", False), (", added", True)):
+                record(
+                    f"products {m}x{k}x{n}-{name}{part}",
+                    3 * blocks // 2, products, c, rounded, a, b, cores, rounds=8, **shape, add=add,
+                )  # fmt: skip
             labels = Labels(cores, cores, 0)
             with mock.patch.object(elided_, "on_hopper", lambda: False):  # by warp groups: test_static_gate.py
                 record(
                     f"elided {m}x{k}x{n}-{name}",
                     3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, **shape,
-                )  # fmt: skip
-
-        for m, k, n in shapes:
-            a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)
-            shape, _ = plan(a, b, m=m, k=k, n=n)
-            if shape["MODE"] == "dot" and shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
-                record(
-                    f"all_rounds {m}x{k}x{n}-{name}",
-                    blocks, all_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
-                    cores, cores[None], cores, alarm, rounds=3, m=m, k=k, n=n, add=False,
                 )  # fmt: skip
 
         for call in ("gemm", "gemm_t"):
