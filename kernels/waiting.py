@@ -1,9 +1,9 @@
 """How programs wait for each other, with a bound: a core that waits too long reports it, and nothing hangs.
 
-A core waits on a counter, which is zero between launches; or for a message in its mailbox, which is `EMPTY` between
-launches. If it gives up, it writes its launch, core and round to a word that all launches of an executor share, unless
-another has, and goes on. From then on a core gives up soon where it would wait, so queued launches end, with void
-results. The host reads the word before it returns results.
+A core waits for a message in its mailbox, which is `EMPTY` between launches. If it gives up, it writes its launch, core
+and round to a word that all launches of an executor share, unless another has, and goes on. From then on a core gives
+up soon where it would wait, so queued launches end, with void results. The host reads the word before it returns
+results.
 """
 
 from __future__ import annotations
