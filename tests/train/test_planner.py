@@ -10,7 +10,7 @@ import pytest
 
 from wafer_triton.errors import ConfigError, HbmError, MeshError
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.options import Case, Pairs, ParallelSizes, Priced, option, splits
+from wafer_triton.train.options import Case, Pairs, ParallelSizes, Priced, cases, option, splits
 from wafer_triton.train.placement import exchange, fixed, placements
 from wafer_triton.train.planner import BASELINES, PLANNED, Strategy, demand, plan
 from wafer_triton.train.solve import layer, layers
@@ -84,6 +84,15 @@ def test_layers_of_two_kinds_use_the_room_that_one_leaves():
     mix = layers(labels, 4, 2.5 * fast.bytes + 1.5 * small.bytes + 7)
     assert mix.counts == (2, 2) and mix.kinds == (fast, small)
     assert layers(labels, 4, 4 * small.bytes + 6) is None
+
+
+def test_a_huge_batch_takes_few_numbers_of_micro_batches_that_lie_close():
+    device = on(2, 4)
+    listed = list(cases(Case(device, replace(SMALL, batch=10**9)), [(ParallelSizes(data=8), None)]))
+    assert len(listed) < 1000 and all(one.samples * one.micro_batches >= 10**9 for one in listed)
+    samples = [one.samples for one in listed]
+    assert samples == sorted(samples) and samples[-1] == 10**9
+    assert all(after <= size * 33 / 32 + 8 for size, after in pairwise(samples) if after <= 10**9 // 32)
 
 
 def test_key_value_heads_are_not_cut_below_one():

@@ -36,6 +36,7 @@ from wafer_triton.train.product import PASSES
 from wafer_triton.train.workload import Operator, Rules, Workload
 
 TIE = 1e-11  # that the figure counts which is not the objective
+MANY, FEW = 256, 32  # samples of a micro-batch, and micro-batches, up to which all numbers are tried
 RECOMPUTE = ("none", "selective", "full")
 DATA, TENSOR, CONTEXT, STREAM = range(4)  # of `placement.AXES`
 LANES = {"relay": 4, "none": 0}  # buffers beside the own block; of a ring two
@@ -211,12 +212,18 @@ def cases(case: Case, pairs: Iterable[Pair]) -> Iterator[Case]:
     """Yield a case with each number of samples in a micro-batch, the fewest first, in as few as hold the batch.
 
     Samples come alone, or in groups with which no sample is cut over the dies of a weight stream, whose rows then need
-    no ring of keys and values.
+    no ring of keys and values. Beyond `MANY` samples and `FEW` micro-batches numbers are `1 / FEW` apart.
     """
+    batch, dies = case.work.batch, case.wafer.dies
     groups = sorted({1} | {split.data * split.stream for split, _ in pairs if split.moving == "w"})
-    for samples in range(1, case.work.batch + groups[-1]):
-        for number in groups:
-            one = replace(case, micro_batches=-(-case.work.batch // samples), groups=number)
+    few = {-(-batch // micro // number) * number for micro in range(1, FEW + 1) for number in groups}
+    apart, size = set[int](), MANY
+    while size < batch // FEW:
+        size = -(-(size + size // FEW) // dies) * dies
+        apart.add(size)
+    for samples in sorted({*range(1, min(MANY, batch + groups[-1])), *few, *apart}):
+        for number in (*groups, samples) if samples in apart else groups:
+            one = replace(case, micro_batches=-(-batch // samples), groups=number)
             if one.samples == samples:
                 yield one
                 break
@@ -239,8 +246,8 @@ class Pairs:
         self.by_layout = np.argsort(self.layouts[0], kind="stable")
         self.starts = np.flatnonzero(np.diff(self.layouts[0][self.by_layout], prepend=-1))  # of each in this order
         lanes = np.array([LANES.get(placed.steps[STREAM].kind, 2) for _, placed in pairs])
-        alike = np.array([lanes, links[:, STREAM, 0], *np.concatenate(self.rings[STREAM])])
-        self.stream_of = np.unique(alike, axis=1, return_inverse=True)[1]  # a number of pairs with like streams
+        alike = np.array([*self.sizes[[TENSOR, STREAM]], self.xy, lanes, *np.concatenate(self.rings[STREAM])])
+        self.alike = np.unique(alike, axis=1, return_inverse=True)[1]  # a number of pairs whose products are alike
         self.streams = Streams(self.sizes[STREAM], lanes, links[:, STREAM, 0], tuple(self.rings[STREAM]))
 
     def passes(self, cases: Sequence[Case], op: Operator) -> list[list[Column]]:
@@ -249,12 +256,12 @@ class Pairs:
         Of a micro-batch of each case, all of one wafer and with the same rules: the forward pass of a product, and the
         others together. Equal products of all cases are sliced once, which halves the time of a plan.
         """
-        shared = np.array([self.sizes[TENSOR], self.sizes[STREAM], self.xy, self.stream_of])
-        alike = np.concatenate([np.concatenate([self.rows(case)[None], shared]) for case in cases], axis=1)
-        (rows, tensor, stream, xy, _), first, number = np.unique(alike, axis=1, return_index=True, return_inverse=True)
-        case, first = cases[0], first % len(self.pairs)
+        rows = np.array([self.rows(case) for case in cases])
+        _, first, number = np.unique(rows * len(self.pairs) + self.alike, return_index=True, return_inverse=True)
+        case, rows, first = cases[0], rows.flat[first], first % len(self.pairs)
+        (_, tensor, _, stream), xy = self.sizes[:, first], self.xy[first]
         both = np.zeros((2, 6, len(first)))
-        for moving, own in (("w", xy == 0), ("x" if op.side == "in" else "y", xy > 0)):
+        for moving, own in (("w", ~xy), ("x" if op.side == "in" else "y", xy)):
             k = np.ceil(op.k / np.where(op.side == "out", tensor, 1) / np.where(moving == "y", stream, 1))
             n = np.ceil(op.n / np.where(op.side == "in", tensor, 1) / np.where(moving == "y", 1, stream))
             for at, which in enumerate(PASSES[moving] if own.any() else ()):
