@@ -2,22 +2,16 @@
 #include <cuda.h>
 #include <stdint.h>
 
-typedef void (*Recorder)(uint64_t function, const uint32_t *shape, int cooperative, void **params);
+typedef void (*Recorder)(uint64_t function, const uint32_t *shape, void **params);
 static Recorder recorder;
 static uintptr_t functions;
-static int cooperative_launches = 1;
 
 void stub_record(Recorder by) { recorder = by; }
-void stub_cooperates(int launches) { cooperative_launches = launches; }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
-  int cooperative = 0;
-  for (unsigned i = 0; i < config->numAttrs; ++i)
-    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
-      cooperative = config->attrs[i].value.cooperative;
   uint32_t shape[] = {config->gridDimX,  config->gridDimY,  config->gridDimZ,      config->blockDimX,
                       config->blockDimY, config->blockDimZ, config->sharedMemBytes};
-  recorder((uint64_t)function, shape, cooperative, params);
+  recorder((uint64_t)function, shape, params);
   return CUDA_SUCCESS;
 }
 
@@ -42,7 +36,7 @@ CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device) {
-  *value = which == CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH ? cooperative_launches : 227 * 1024; /* shared memory */
+  *value = 227 * 1024; /* shared memory */
   return CUDA_SUCCESS;
 }
 

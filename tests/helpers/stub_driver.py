@@ -30,7 +30,6 @@ class Launched(NamedTuple):
     kernel: str
     grid: tuple[int, ...]
     threads: int
-    cooperative: bool
     args: dict[str, Any]
     known: dict[str, Any]
 
@@ -62,9 +61,8 @@ class Stub:
         stub = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         triton.knobs.nvidia.libcuda_path = folder
         self.launches: list[Launched] = []
-        self.cooperates = stub.stub_cooperates  # whether it has cooperative launches
         self._kernels: dict[int, CompiledKernel] = {}
-        arguments = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32), ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
+        arguments = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_void_p)
         self._recorder = ctypes.CFUNCTYPE(None, *arguments)(self._record)
         stub.stub_record(self._recorder)
         driver.set_active(StubDriver())
@@ -76,7 +74,7 @@ class Stub:
 
         CompiledKernel._init_handles = loaded
 
-    def _record(self, function: int, shape: Any, cooperative: int, params: Any) -> None:
+    def _record(self, function: int, shape: Any, params: Any) -> None:
         kernel = self._kernels[function]
         given = [kind.from_address(params[at]) for at, kind in enumerate(_params(kernel))]
         given = [list(one) if isinstance(one, ctypes.Array) else one.value for one in given]
@@ -86,7 +84,7 @@ class Stub:
             (known if param.is_constexpr else args)[param.name] = _under(kernel, kind, (number,), left)
         if list(left) or any(given[-2:]):
             args["more than the kernel has names for"] = given
-        self.launches.append(Launched(kernel.name, tuple(shape[:3]), shape[3], bool(cooperative), args, known))
+        self.launches.append(Launched(kernel.name, tuple(shape[:3]), shape[3], args, known))
 
 
 def _params(kernel: CompiledKernel) -> list[Any]:

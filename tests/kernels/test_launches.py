@@ -1,4 +1,4 @@
-"""Every kernel as Triton's launcher hands it to the CUDA driver: arguments, grid, threads, and whether cooperative.
+"""Every kernel as Triton's launcher hands it to the CUDA driver: arguments, grid and threads.
 
 Run as a script, `python test_launches.py gcc`, it launches all of them on a stub of the driver and prints their
 arguments, tensors by name. Every operand has an offset and a stride of its own, so none passes for another.
@@ -39,47 +39,41 @@ def test_every_kernel_is_launched_here(launched):
 
 
 def shape(launch: dict) -> tuple:
-    return launch["kernel"], launch["grid"], launch["threads"], launch["cooperative"]
+    return launch["kernel"], launch["grid"], launch["threads"]
 
 
 SIZES = ["constexpr[16]"] * 3  # m, k, n
-A, B, C, OUT, NEXT_A, NEXT_B = (
-    [name, number, 1000 + number, None]
-    for number, name in enumerate(("a", "b", "c", "out", "next_a", "next_b"), start=5)
+A, B, C, OUT, NEXT_A = (
+    [name, number, 1000 + number, None] for number, name in enumerate(("a", "b", "c", "out", "next_a"), start=5)
 )
 
 
 def test_exchange(launched):
-    (launch,) = launched["exchange"]
-    assert shape(launch) == ("_exchange_kernel", [2, 2, 1], 32, False), "4 messages of 256 elements in a program"
-    moves = [[NEXT_A, A, "cores", "sends", None, 0, 3, 2, 3, 2], [NEXT_B, B, "others", "sends", "table", 3, 3, 2, 7, 5]]
-    assert launch["args"] == {"moves": moves} and launch["known"]["SIZES"] == [256, 64]
+    single, steps = launched["exchange"]
+    assert shape(single) == ("_exchange_kernel", [4, 2, 1], 128), "2 lines, of which tiles of 2,000 are 2 slices"
+    moves = [
+        [[[NEXT_A, A], "cores", "sends", "table", 1, 3, 2, 3, 2], [[B], "others", "sends", "table", 1, 3, 2, 7, 5]]
+    ]
+    assert [single["args"]["moves"]] == moves
+    assert [one[:4] for one in single["args"]["sizes"]] == [
+        [f"constexpr[{value}]" for value in values] for values in ((2000, 1024, 4, True), (64, 64, 4, True))
+    ]
+    assert shape(steps) == ("_exchange_kernel", [132, 2, 1], 128), "more slices than programs"
+    assert steps["args"]["moves"][0][4:6] == [9, 3]
 
 
-def test_one_round(launched):
-    (launch,) = launched["one_round"]
-    assert shape(launch) == ("_round_kernel", [6, 1, 1], 32, False)
-    assert launch["args"].pop("P")[:3] == SIZES
-    assert launch["args"] == {
-        "c": C, "a": A, "b": B, "next_a": NEXT_A, "next_b": NEXT_B, "send_a_ptr": "sends",
-        "send_b_ptr": None, "cores_ptr": "cores", "cores": 6,
-    }  # fmt: skip
-
-
-def test_all_rounds_are_cooperative(launched):
-    (launch,) = launched["all_rounds"]
-    assert shape(launch) == ("_rounds_kernel", [6, 1, 1], 32, True)
-    assert launch["args"].pop("P")[:3] == SIZES
-    assert launch["args"] == {
-        "c": C, "out": OUT, "a": A, "spare_a": NEXT_A, "b": B, "spare_b": NEXT_B, "neighbours_ptr": "neighbours",
-        "counters_ptr": "counters", "cores_ptr": "cores", "cores": 6, "alarm_ptr": "word", "launch": 3, "rounds": 7,
-    }  # fmt: skip
+def test_products(launched):
+    (launch,) = launched["products"]
+    assert shape(launch) == ("_products_kernel", [6 * 4, 1, 1], 128), "6 cores, 4 blocks of C on each"
+    assert launch["args"].pop("P")[:3] == ["constexpr[128]", "constexpr[16]", "constexpr[128]"]
+    assert launch["args"] == {"c": C, "out": OUT, "a": A, "b": B, "cores_ptr": "cores", "programs": 24}
+    assert launch["known"] == {"ROWS": 2, "COLUMNS": 2, "LOOPS": 1}
 
 
 def test_elided(launched):
     dots, rows = launched["elided"]
-    assert shape(dots) == ("_elided_kernel", [16, 1, 1], 64, False), "a core a program"
-    assert shape(rows) == ("_elided_kernel", [16, 1, 1], 32, False)
+    assert shape(dots) == ("_elided_kernel", [16, 1, 1], 64), "a core a program"
+    assert shape(rows) == ("_elided_kernel", [16, 1, 1], 32)
     for launch, step in ((dots, 0), (rows, 4)):
         assert launch["args"].pop("P")[6] == "constexpr[False]", "sums begin with zeros"
         assert launch["args"] == {
@@ -91,7 +85,7 @@ def test_elided(launched):
 
 def test_warp_groups(launched):
     (launch,) = launched["warp groups"]
-    assert shape(launch) == ("_groups_kernel", [4, 1, 1], 384, False), "two groups of 4 warps, 4 for one that fetches"
+    assert shape(launch) == ("_groups_kernel", [4, 1, 1], 384), "two groups of 4 warps, 4 for one that fetches"
     args = launch["args"]
     assert args.pop("S")[-2:] == ["constexpr[6]", "constexpr[2]"], "slots of the ring, labels between cores"
     for name, lie in (("out", "tiles of c"), ("a", "tiles of a"), ("b", "tiles of b")):
@@ -104,7 +98,7 @@ def test_warp_groups(launched):
 
 def test_tree(launched):
     (launch,) = launched["tree"]
-    assert shape(launch) == ("_tree_kernel", [2, 1, 1], 32, False), "a program is 3 cores, one after another"
+    assert shape(launch) == ("_tree_kernel", [2, 1, 1], 32), "a program is 3 cores, one after another"
     given = launch["args"]
     tables = ["cores", "children", "parents", "slots"]
     assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
@@ -114,24 +108,11 @@ def test_tree(launched):
 
 def test_a_local_operation(launched):
     (launch,) = launched["ops"]
-    assert shape(launch) == ("_ops_kernel", [6, 1, 1], 32, False)
+    assert shape(launch) == ("_ops_kernel", [6, 1, 1], 32)
     args = launch["args"]
     assert args["cores_ptr"] == "cores" and args["blocks"] == 6 and args["args"] == [[C, A, [*B[:3], "others"]]], (
         "b from where it lies"
     )
-
-
-def test_launches_follow_the_driver_s_limit(launched):
-    """MeshGEMM on 4 x 4 cores: a GPU with room for all, one with room for 13, and one without cooperative launches."""
-    *moves, rounds = launched["executor 16"]
-    assert {launch["kernel"] for launch in moves} == {"_exchange_kernel", "_ops_kernel"}, "which copies tiles back"
-    assert shape(rounds) == ("_rounds_kernel", [16, 1, 1], 32, True)
-    assert (rounds["args"]["rounds"], rounds["args"]["cores"]) == (4, 16)
-    for gpu in ("executor 13", "executor 16, no cooperative launches"):
-        alone = [launch for launch in launched[gpu] if launch["kernel"] == "_round_kernel"]
-        assert "_rounds_kernel" not in {launch["kernel"] for launch in launched[gpu]}
-        adds = [launch["args"]["P"][6] for launch in alone]
-        assert adds == ["constexpr[False]", *["constexpr[True]"] * 3]
 
 
 def launch_all(compiler: str) -> dict[str, list[dict]]:
@@ -142,8 +123,8 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
     import torch
 
-    from wafer_triton.kernels import Copies, Operand, compute_shift, find
-    from wafer_triton.kernels.compute_shift import all_rounds, one_round
+    from wafer_triton.kernels import Copies, Operand, find
+    from wafer_triton.kernels.compute_shift import products
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid
@@ -151,16 +132,16 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     from wafer_triton.kernels.waiting import Alarm
 
     bf16, fp32 = torch.bfloat16, torch.float32
-    kinds = {"a": bf16, "b": bf16, "c": fp32, "out": bf16, "next_a": bf16, "next_b": bf16}
+    kinds = {"a": bf16, "b": bf16, "c": fp32, "out": bf16, "next_a": bf16}
     lie = {name: torch.zeros(16 * 1024, dtype=dtype) for name, dtype in kinds.items()}
-    names = ("cores", "sends", "others", "table", "counters", "neighbours", "children", "parents", "slots")
+    names = ("cores", "sends", "others", "table", "children", "parents", "slots")
     tables = {name: torch.zeros(6 if name == "cores" else 8, dtype=torch.int32) for name in names}
     tables |= {"mailbox": torch.zeros(16 * 1024).int(), "word": torch.zeros(1).long()}
     named = {tensor.data_ptr(): name for name, tensor in (lie | tables).items()}
-    a, b, c, out, next_a, next_b = (
+    a, b, c, out, next_a = (
         Operand(tensor, number, 1000 + number) for number, tensor in enumerate(lie.values(), start=5)
     )
-    cores, sends, others, table, counters, neighbours, children, parents, slots = map(tables.get, names)
+    cores, sends, others, table, children, parents, slots = map(tables.get, names)
     alarm = Alarm(tables["word"], 3)
 
     def since(names: dict[int, str]) -> list[dict]:
@@ -181,15 +162,12 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
         return launches
 
     done = {}
-    moves = Copies(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Copies(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
-    exchange(moves, [256, 64])
+    for steps, size in ((1, 2000), (9, 200_000)):
+        rows = (cores, sends, table, steps, 3, 2, 3, 2), (others, sends, table, steps, 3, 2, 7, 5)
+        exchange([Copies((next_a, a), *rows[0]), Copies((b,), *rows[1])], [size, 64])
     done["exchange"] = since(named)
-    tile = {"m": 16, "k": 16, "n": 16}
-    one_round(c, a, b, next_a, next_b, sends, None, cores, **tile)
-    done["one_round"] = since(named)
-    hands, waiting = ((a, next_a), (b, next_b)), (neighbours, counters[None, :6], cores, alarm)
-    all_rounds(c, out, *hands, *waiting, rounds=7, **tile)
-    done["all_rounds"] = since(named)
+    products(c, out, a, b, cores, rounds=7, m=128, k=16, n=128)
+    done["products"] = since(named)
     side = (cores[:4], sends[:4])
     for step, sizes in ((0, {"m": 32, "k": 32, "n": 32}), (4, {"m": 1, "k": 8, "n": 8})):
         labels = Labels(others, table, step), Labels(table, others, step)
@@ -207,32 +185,6 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     done["tree"] = since(named)
     find("add")((c,), (a, b._replace(index=others)), cores, size=48)
     done["ops"] = since(named)
-    return done | by_executor(stub, compute_shift, since)
-
-
-def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
-    """Run MeshGEMM by an executor that takes the CPU's memory for a GPU's, with `multiprocessors` of them."""
-    from types import SimpleNamespace
-
-    import torch
-
-    from wafer_triton.algorithms.product import recipe
-    from wafer_triton.device.mesh import Mesh
-    from wafer_triton.emulate import triton as executor
-    from wafer_triton.kernels import _common
-
-    executor.INTERPRET = SimpleNamespace(value=True)  # the executor needs a GPU, or the interpreter
-    compute_shift.resident_programs = lambda kernel, device: _common.resident_programs(kernel, torch.device("cuda"))
-    torch.version.cuda = "13.0"
-    schedule = recipe("gemm", Mesh(4, 4), "bf16", ((64, 64), (64, 64)), ()).schedule
-    done = {}
-    for has, words in ((16, ""), (13, ""), (16, ", no cooperative launches")):
-        stub.cooperates(not words)
-        gpu = SimpleNamespace(name="Some GPU", multi_processor_count=has, warp_size=32)
-        torch.cuda.get_device_properties = lambda device, gpu=gpu: gpu
-        program = executor.TritonExecutor().bind(schedule, {name: torch.ones(4, 4, 16, 16) for name in "ab"})
-        program.run()
-        done[f"executor {has}{words}"] = since({})
     return done
 
 
