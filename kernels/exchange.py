@@ -45,18 +45,19 @@ class Copies(NamedTuple):
 
 
 @triton.jit
-def _slot_ptr(moves, place_ptr, line, position, SIZE: tl.constexpr):
+def _slot_ptr(moves, place_ptr, line, position, P):
     """Return pointers to the tiles of cores of a line, in the operand and the slot at place_ptr; -1 is no position."""
     operand, slot = tl.load(place_ptr), tl.load(place_ptr + 1)
     core = tl.where(position < 0, 0, line * moves.line_step + position * moves.position_step)
     first_ptr, stride, row = moves.operands[0].tensor, moves.operands[0].stride, core
-    for number in tl.static_range(len(moves.operands)):
-        x = moves.operands[number]
-        first_ptr = tl.where(operand == number, x.tensor + x.offset, first_ptr)
-        stride = tl.where(operand == number, x.stride, stride)
-        if x.index is not None:
-            row = tl.where(operand == number, tl.load(x.index + core), row)
-    return first_ptr + slot.to(tl.int64) * SIZE + row.to(tl.int64) * stride
+    for number in tl.static_range(P.OPERANDS):
+        # the operand has no name of its own, as Triton 3.6 finds no type for an index None
+        chosen = operand == number
+        first_ptr = tl.where(chosen, moves.operands[number].tensor + moves.operands[number].offset, first_ptr)
+        stride = tl.where(chosen, moves.operands[number].stride, stride)
+        if moves.operands[number].index is not None:
+            row = tl.where(chosen, tl.load(moves.operands[number].index + core), row)
+    return first_ptr + slot.to(tl.int64) * P.SIZE + row.to(tl.int64) * stride
 
 
 @triton.jit
@@ -79,8 +80,8 @@ def _carry(moves, P):
                 )
                 send = tl.load(ends_ptr, mask=valid, other=-1)
                 recv = tl.load(ends_ptr + moves.number, mask=valid, other=-1)
-                src_ptr = _slot_ptr(moves, place_ptr, line, send, P.SIZE) + offs
-                dst_ptr = _slot_ptr(moves, place_ptr + 2, line, recv, P.SIZE) + offs
+                src_ptr = _slot_ptr(moves, place_ptr, line, send, P) + offs
+                dst_ptr = _slot_ptr(moves, place_ptr + 2, line, recv, P) + offs
                 mask = (recv >= 0) & (offs < P.SIZE)
                 tl.store(dst_ptr, tl.load(src_ptr, mask=mask), mask=mask)
             tl.debug_barrier()  # what a thread wrote, others of this program read in the next step
@@ -103,7 +104,8 @@ def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
         messages = block(one.number, BYTES_AT_ONCE // share // itemsize // wide)
         items = one.lines * -(-size // wide) * (-(-one.number // messages) if single else 1)
         programs = max(programs, min(items, (MAX_PROGRAMS if single else CARRIERS) // len(moves)))
-        plans.append(constants({"SIZE": size, "BLOCK": wide, "MESSAGES": messages, "SINGLE": single}))
+        sizes_of = {"SIZE": size, "BLOCK": wide, "MESSAGES": messages, "SINGLE": single}
+        plans.append(constants(sizes_of | {"OPERANDS": len(one.operands)}))
     start(
         _exchange_kernel, (programs, len(moves)), tuple(moves), tuple(plans), KINDS=len(moves),
         num_warps=4, num_stages=1,
