@@ -132,7 +132,7 @@ def numbers_of(path: str | Path | IO[bytes]) -> dict[str, list[float]]:
     from PIL import Image
 
     with Image.open(path) as image:
-        numbers: dict[str, list[float]] = json.loads(image.text["Description"])  # type: ignore[attr-defined]
+        numbers: dict[str, list[float]] = json.loads(image.text["Description"])
     return numbers
 
 
