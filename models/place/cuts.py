@@ -107,8 +107,9 @@ def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
 
 def picker(rows: Index, dim: int, device: torch.device | str) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return `picked` for values on a device, whose tables go there once."""
-    flat = torch.from_numpy(rows.reshape(-1))
-    index, padding = flat.clamp(0).to(device), (flat < 0).to(device) if (flat < 0).any() else None
+    flat = rows.reshape(-1)
+    index = torch.from_numpy(flat.clip(0)).to(device)
+    padding = torch.from_numpy(flat < 0).to(device) if (flat < 0).any() else None
 
     def pick(values: torch.Tensor) -> torch.Tensor:
         taken = values.index_select(dim, index)

@@ -103,16 +103,18 @@ class ChunkTiles:
             yield masks[rows.view(-1, *[1] * (held.ndim - 1)), held]
 
     def gatherer(self, parts: Sequence[Chunk], device: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
-        """Return the function that makes keys or values [count, key heads, head_dim] of the tiles of all chunks.
+        """Return the function that makes keys or values [layers, count, key heads, head_dim] of tiles of all chunks.
 
-        Its tables go to the device once, for all layers.
+        Its tables go to the device once.
         """
         tokens = [part.index.to(device) for part in parts]
-        heads = picker(first_places(self.block.layout.rows("k")), 1, device)
+        heads = picker(first_places(self.block.layout.rows("k")), 2, device)
 
         def gather(entries: Sequence[torch.Tensor]) -> torch.Tensor:
-            each = zip(entries, tokens, strict=True)
-            rows = [rearrange(tiles, "y x m g n -> (y m) (x g n)")[index] for tiles, index in each]
-            return heads(torch.cat(rows)).unflatten(1, (-1, self.block.shape.head_dim))
+            each = zip(entries, parts, tokens, strict=True)
+            rows = [
+                rearrange(tiles, "l y x (m e) -> l (y m) (x e)", m=part.tokens)[:, index] for tiles, part, index in each
+            ]
+            return heads(torch.cat(rows, 1)).unflatten(2, (-1, self.block.shape.head_dim))
 
         return gather

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
+import numpy as np
 import torch
 
 from wafer_triton.algorithms.kv_cache import KvCache
@@ -107,12 +109,13 @@ class Decode:
         self.results: dict[tuple[int, ...], torch.Tensor] = {}  # by active sequences; the next step overwrites it
         self.layers: list[Layer] = []
         self.compiled = False
+        self.cache: Tiles = {}  # keys or values of a sequence: [layers, rows, cols, slots * numel]
+        for which, sequence in product("kv", sequences):
+            layers = replace(buffers[f"{which}_cache"], slots=len(self.numbers) * block.slots)
+            memory = executor.allocate(project, layers).zero_()  # empty slots are masked, but no mask stops NaN
+            self.cache[blocks.cache_name(which, sequence)] = memory.view(len(self.numbers), *memory.shape[:2], -1)
         for number in self.numbers:
-            caches = {
-                blocks.cache_name(which, sequence): executor.allocate(project, buffers[f"{which}_cache"]).zero_()
-                for which in "kv"
-                for sequence in sequences  # zeros: empty slots are masked, but a mask does not stop NaN
-            }
+            caches = {name: memory[len(self.layers)] for name, memory in self.cache.items()}
             first = executor.bind(project, {}, shared | caches | self._room(project, "attention"), scratch)
             appends = tuple(
                 executor.bind(append, {}, first.memory, scratch, table)
@@ -170,11 +173,8 @@ class Decode:
             self._enter(x)
         else:
             self.embedding.give(x)
-        appends = {
-            sequence: schedule(blocks.append, self.block, sequence, counts[sequence], caches[sequence].prefilled)
-            for sequence in active
-        }
-        for sequence, append in appends.items():
+        for sequence in active:
+            append = schedule(blocks.append, self.block, sequence, counts[sequence], caches[sequence].prefilled)
             held = torch.from_numpy(caches[sequence].positions(counts[sequence] + 1) >= 0).to(self.executor.device)
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
             first.attend[sequence].write(blocks.MASK, bias.contiguous())
@@ -183,6 +183,9 @@ class Decode:
         if tuple(active) not in self.steps:  # on a GPU one graph
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()
+        for sequence in active:  # while a GPU runs the step; the next one looks its append up
+            if counts[sequence] + 1 < caches[sequence].capacity:
+                schedule(blocks.append, self.block, sequence, counts[sequence] + 1, caches[sequence].prefilled)
         self.executor.check()
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
@@ -223,24 +226,23 @@ class Decode:
         """Write x [batch, width] to the input of the first layer."""
         self.layers[0].project.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_SPEC).tiles)
 
-    def filler(self, sequence: int, cache: KvCache, count: int) -> Callable[[int, torch.Tensor, torch.Tensor], None]:
-        """Return the function that puts keys and values of a prompt into a layer's cache, row by row in order.
+    def filler(self, sequence: int, cache: KvCache, count: int) -> Callable[[str, torch.Tensor], None]:
+        """Return the function that puts keys or values of a prompt into the caches of all layers, row by row in order.
 
-        It takes the number of the layer, and both [count, key heads, head_dim]. Its tables go to the device once.
+        It takes "k" or "v", and these [layers, count, key heads, head_dim]. Its tables go to the device once.
         """
         block, device = self.block, self.executor.device
         down, along = self.executor.rectangle(block.mesh)
-        rows = block.layout.rows("k")[along]
-        row, slot = torch.from_numpy(cache.row_of(count)), torch.arange(count) % cache.slots
-        here = ((row >= down.start) & (row < down.stop)).nonzero().flatten()
-        tokens, row, slot = (each.to(device) for each in (here, row[here] - down.start, slot[here]))
-        columns = picker(rows, 1, device)
+        rows, rows_of_tokens = block.layout.rows("k")[along], cache.row_of(count)
+        here = np.flatnonzero((rows_of_tokens >= down.start) & (rows_of_tokens < down.stop))
+        places = here, rows_of_tokens[here] - down.start, here % cache.slots
+        tokens, row, slot = (torch.from_numpy(each).to(device) for each in places)
+        columns = picker(rows, 2, device)
 
-        def fill(layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-            for which, values in (("k", k), ("v", v)):
-                memory = self.layers[layer - self.numbers.start].project.memory[blocks.cache_name(which, sequence)]
-                own = columns(values.flatten(1)[tokens]).unflatten(1, rows.shape).to(memory.dtype)
-                memory.unflatten(-1, (block.slots, -1))[row, :, slot] = own
+        def fill(which: str, values: torch.Tensor) -> None:
+            memory = self.cache[blocks.cache_name(which, sequence)].unflatten(-1, (block.slots, -1))
+            tiles = columns(values.flatten(2)[:, tokens]).unflatten(2, rows.shape).to(memory.dtype)
+            memory.transpose(2, 3)[:, row, slot] = tiles
 
         return fill
 

@@ -8,7 +8,6 @@ takes all chunks, which computes the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -28,30 +27,6 @@ from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
 Programs = Mapping[str, Program]  # programs of a chunk, by the kind of block
-Fill = Callable[[int, list[torch.Tensor], list[torch.Tensor]], None]  # of a layer, with tiles of all chunks
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The results of a layer for a chunk: tiles of keys and values, and of expert ids in a layer with experts."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    expert_ids: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class Result:
-    """The results of all layers for a chunk, and its activation after them."""
-
-    x: torch.Tensor
-    layers: list[Kept]
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensors, in a fixed order."""
-        each = (tiles for kept in self.layers for tiles in (kept.k, kept.v, kept.expert_ids))
-        return [self.x, *(tiles for tiles in each if tiles is not None)]
 
 
 def _write(program: Program, tiles: Tiles) -> None:
@@ -95,13 +70,13 @@ class PrefillRun:
         x: torch.Tensor,
         rotary: tuple[torch.Tensor, torch.Tensor],
         parts: Sequence[Chunk],
-        fill: Callable[[int, torch.Tensor, torch.Tensor], None],
+        fill: Callable[[str, torch.Tensor], None],
         progress: Progress = silent,
     ) -> torch.Tensor:
         """Return the activation after all layers for x [count, width].
 
-        Calls `fill(layer, k, v)` for each layer, both [count, key heads, head_dim]. Sets `expert_ids` to the expert ids
-        [count, k] of the tokens in each layer with experts.
+        Calls `fill` for "k" and for "v" with these [layers, count, key heads, head_dim]. Sets `expert_ids` to the
+        expert ids [count, k] of the tokens in each layer with experts.
         """
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
@@ -118,49 +93,54 @@ class PrefillRun:
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
         fresh = [step for key, program in self.programs.items() if key not in known for step in program.calls]
         self.executor.precompile(fresh, partial(progress, "compiling kernel"))
-        self.expert_ids, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
+        self.passes, self.overflow = [0] * len(parts) if regions is not None else [], 0
         inputs = list(self.tiles.inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
         through = self._recorded if self.executor.graphs and regions is None else self._launched
         gather = self.tiles.gatherer(parts, self.executor.device)
-        out = through(every, inputs, parts, lambda layer, k, v: fill(layer, gather(k), gather(v)), progress)
-        return torch.cat([self.tiles.whole(tiles, part) for tiles, part in zip(out, parts, strict=True)])
+        results = through(every, inputs, parts, progress)
+        for name in prefill_blocks.NEW:
+            fill(name, gather([result[name] for result in results]))
+        each = zip(results, parts, strict=True)
+        x = torch.cat([self.tiles.whole(result[prefill_blocks.HIDDEN], part) for result, part in each])
+        self.executor.check()  # which waits for a GPU, so all work is launched before
+        self.expert_ids = self._expert_ids(results, parts)
+        return x
 
     def forget(self) -> None:
         """Drop the records of launches, which hold the addresses of weights."""
         self.steps: dict[tuple[tuple[int, int], ...], Call] = {}
-        self.results: dict[tuple[tuple[int, int], ...], Result] = {}
+        self.results: dict[tuple[tuple[int, int], ...], Tiles] = {}
 
     def _launched(
-        self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
-    ) -> list[torch.Tensor]:
-        """Return the activations of all chunks; each layer runs on all of them, so that its weights are loaded once."""
-        xs = [tiles[prefill_blocks.HIDDEN] for tiles in inputs]
+        self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], progress: Progress
+    ) -> list[Tiles]:
+        """Return the results of all chunks; each layer runs on all of them, so that its weights are loaded once."""
+        results = [{prefill_blocks.HIDDEN: tiles[prefill_blocks.HIDDEN]} for tiles in inputs]
         for layer in self.numbers:
-            repeated, kept = self._load(layer), list[Kept]()
+            repeated = self._load(layer)
             for number, part in enumerate(parts):
-                first, second = self._pair(every[number], layer)
-                if len(parts) > 1 or layer == self.numbers.start:
-                    _write(first, inputs[number] | {prefill_blocks.HIDDEN: xs[number]})
+                (first, second), result = self._pair(every[number], layer), results[number]
+                if len(parts) > 1 or layer == self.numbers[0]:
+                    _write(first, inputs[number] | {prefill_blocks.HIDDEN: result[prefill_blocks.HIDDEN]})
                 if (
                     prefill_blocks.REAL in second.schedule.buffers
                 ):  # tokens alone, without padding, go to experts in regions
-                    real = (part.position >= 0).to(xs[number].dtype)[:, None].expand(-1, self.side, -1)
-                    second.write(prefill_blocks.REAL, real.contiguous())
-                kept.append(self._layer(first, second, part, repeated, kept))
-                if self.block.expert_regions is not None and kept[-1].expert_ids is not None:
+                    real = (part.position >= 0).to(result[prefill_blocks.HIDDEN].dtype)[:, None]
+                    second.write(prefill_blocks.REAL, real.expand(-1, self.side, -1).contiguous())
+                self._layer(first, second, part, repeated, layer, results[: number + 1])
+                if self.block.expert_regions is not None and prefill_blocks.EXPERT_IDS in second.schedule.buffers:
                     self._send(second, number, part, self.block.expert_regions)
-                if len(parts) > 1:
-                    xs[number] = second.read(prefill_blocks.HIDDEN)
-            self._keep(layer, kept, parts, fill)
+                if len(parts) > 1 or layer == self.numbers[-1]:
+                    result[prefill_blocks.HIDDEN] = second.read(prefill_blocks.HIDDEN)
             progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
-        return xs if len(parts) > 1 else [every[0]["attention"].read(prefill_blocks.HIDDEN)]
+        return results
 
     def _recorded(
-        self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
-    ) -> list[torch.Tensor]:
-        """Return the activations of all chunks; each chunk runs through all layers by one replay of a record."""
-        results: list[Result] = []
+        self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], progress: Progress
+    ) -> list[Tiles]:
+        """Return the results of all chunks; each chunk runs through all layers by one replay of a record."""
+        results: list[Tiles] = []
         for number, part in enumerate(parts):
             kinds = tuple((before.tokens, before.past) for before in parts[: number + 1])
             programs, first = every[number], every[number]["attention"]
@@ -170,39 +150,29 @@ class PrefillRun:
                     repeated = self._load(layer)
                     if layer in once:
                         _write(first, inputs[number])
-                        self._layer(*self._pair(programs, layer), part, repeated, self._before(layer, results))
+                        self._layer(*self._pair(programs, layer), part, repeated, layer, [*results, {}])
                 run = partial(self._chunk, kinds, programs, part, list(results))
                 self.steps[kinds] = self.executor.capture(run, compiled=True)
             _write(first, inputs[number])
             self.steps[kinds]()
             results.append(self.results[kinds])
             progress("prefill", number + 1, len(parts))
-        self.executor.check()
-        for layer in self.numbers:
-            self._keep(layer, self._before(layer, results), parts, fill)
-        return [result.x for result in results]
+        return results
 
     @plain()  # the results are kept
     def _chunk(
-        self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Result]
+        self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Tiles]
     ) -> None:
         """Run a chunk with written inputs through all layers; `results` gets its keys, values and activation.
 
         Results keep their addresses, as the records of later chunks read them.
         """
-        kept = [
-            self._layer(*self._pair(programs, layer), part, self._load(layer), self._before(layer, before))
-            for layer in self.numbers
-        ]
-        now = Result(self._pair(programs, self.numbers[-1])[1].read(prefill_blocks.HIDDEN), kept)
-        if kinds not in self.results:
-            self.results[kinds] = now
-            return
-        for held, new in zip(self.results[kinds].tensors, now.tensors, strict=True):
-            held.copy_(new)
-
-    def _before(self, layer: int, results: Sequence[Result]) -> list[Kept]:
-        return [result.layers[layer - self.numbers.start] for result in results]
+        results = [*before, self.results.setdefault(kinds, {})]
+        for layer in self.numbers:
+            first, second = self._pair(programs, layer)
+            self._layer(first, second, part, self._load(layer), layer, results)
+        x = second.read(prefill_blocks.HIDDEN)
+        results[-1].setdefault(prefill_blocks.HIDDEN, x).copy_(x)
 
     def _load(self, layer: int) -> Tiles:
         """Load the weights of a layer; return the attention block's tiles to repeat for every row, such as a bias."""
@@ -214,28 +184,40 @@ class PrefillRun:
         first, second = self.block.shape.kinds(layer)
         return programs[first], programs[second]
 
-    def _layer(self, first: Program, second: Program, part: Chunk, repeated: Tiles, before: Sequence[Kept]) -> Kept:
-        """Run a layer, whose weights are loaded, on a chunk; `before` are the results of the chunks before it."""
+    def _layer(
+        self, first: Program, second: Program, part: Chunk, repeated: Tiles, layer: int, results: Sequence[Tiles]
+    ) -> None:
+        """Run a layer, whose weights are loaded, on a chunk; the last of `results` gets keys, values and expert ids.
+
+        These are [layers, rows, cols, elements of a core]. The other `results` are of the chunks before.
+        """
+        mesh, number = self.block.mesh, layer - self.numbers.start
         for name, tiles in repeated.items():
             first.write(name, tiles.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
-        old = [kept.k for kept in before], [kept.v for kept in before]
-        for name, past in zip(prefill_blocks.PAST, old, strict=True):
-            self._past(first, name, part, past)
+        for name, new in zip(prefill_blocks.PAST, prefill_blocks.NEW, strict=True):
+            if part.past:
+                past = torch.cat([result[new][number] for result in results[:-1]], 2)[self.executor.rectangle(mesh)]
+                first.memory[name][..., -past.shape[2] :].copy_(past)
         first.run()
         second.run()
-        expert_ids = (
-            second.read(prefill_blocks.EXPERT_IDS) if prefill_blocks.EXPERT_IDS in second.schedule.buffers else None
-        )
-        k, v = map(first.read, prefill_blocks.NEW)
-        return Kept(k, v, expert_ids)
+        for name in (*prefill_blocks.NEW, prefill_blocks.EXPERT_IDS):
+            program = first if name in first.memory else second
+            if name in program.memory:
+                tiles = self.executor.all_gather(mesh, program.memory[name])
+                if name not in results[-1]:
+                    results[-1][name] = tiles.new_empty(len(self.numbers), *tiles.shape)
+                results[-1][name][number] = tiles
 
-    def _keep(self, layer: int, kept: Sequence[Kept], parts: Sequence[Chunk], fill: Fill) -> None:
-        """Write keys and values of all chunks to the cache, and the tokens' experts to `expert_ids`."""
-        experts = self.block.shape.experts
-        if experts is not None and (taken := [one.expert_ids for one in kept if one.expert_ids is not None]):
-            rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
-            self.expert_ids.append(torch.cat(rows)[:, : experts.top_k].long().cpu())
-        fill(layer, [one.k for one in kept], [one.v for one in kept])
+    def _expert_ids(self, results: Sequence[Tiles], parts: Sequence[Chunk]) -> list[torch.Tensor]:
+        """Return the expert ids [count, k] of the tokens of all chunks, for each layer with experts."""
+        experts, name, rows = self.block.shape.experts, prefill_blocks.EXPERT_IDS, list[torch.Tensor]()
+        if experts is None or name not in results[0]:
+            return []
+        for result, part in zip(results, parts, strict=True):
+            rows.append(result[name][:, :, 0].unflatten(2, (part.tokens, -1)).flatten(1, 2)[:, part.index])
+        ids = torch.cat(rows, 1)[..., : experts.top_k].long().cpu()
+        each = zip(ids, self.numbers, strict=True)
+        return [tokens for tokens, layer in each if "experts" in self.block.shape.kinds(layer)]
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """Run the passes that bring a chunk's tokens to their experts, after the routing."""
@@ -261,9 +243,3 @@ class PrefillRun:
                     shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(step, buffer))
             self.programs[key] = self.executor.bind(step, {}, shared, self.scratch)
         return self.programs[key]
-
-    def _past(self, program: Program, name: str, part: Chunk, past: list[torch.Tensor]) -> None:
-        if part.past:
-            memory = program.memory[name].unflatten(-1, (part.tokens + part.past, -1))
-            whole = torch.cat(past, 2).flatten(3)
-            memory[..., part.tokens :, :].copy_(whole[self.executor.rectangle(self.block.mesh)])

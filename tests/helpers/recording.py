@@ -71,6 +71,16 @@ class Recorder(TorchDispatchMode):
                     held.copy_(new)
 
 
+class Operators(TorchDispatchMode):
+    """Counts the operators of torch that run inside, views left out."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
 class RecordingExecutor(TorchExecutor):
     """The torch executor, which records compiled steps at their first call; `log` lists records and replays.
 

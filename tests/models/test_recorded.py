@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from recording import RecordingExecutor
+from recording import Operators, Recorder, RecordingExecutor
+from wafer_triton.decoder.block import _schedule
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.decoder import WaferForCausalLM
 
@@ -60,6 +62,31 @@ def test_each_chunk_of_a_prompt_is_one_replay(monkeypatch):
     assert torch.equal(got, said(plain, PROMPTS[1])[0]) and prefill == ["replay", "record", "replay"]
     assert torch.equal(said(recorded, PROMPTS[2][::-1])[0], said(plain, PROMPTS[2][::-1])[0])
     assert said(recorded, PROMPTS[2])[1] == ["replay"] * 3
+
+
+@pytest.mark.parametrize("shape", [SHAPE, MIXTURE])
+def test_the_host_runs_as_many_operators_for_a_prompt_of_2_layers_as_of_30(monkeypatch, shape):
+    counts = []
+    for layers in (2, 30):
+        options = {"mesh": 3, "max_length": 20, "executor": RecordingExecutor(exchange="elided")}
+        model = WaferForCausalLM.from_config(shape | {"num_hidden_layers": layers}, **options)
+        said(model, PROMPTS[2])
+        model.reset()
+        with monkeypatch.context() as launches, Operators() as outside:
+            launches.setattr(Recorder, "replay", lambda record: None)
+            launches.setattr(Program, "execute", lambda program: None)
+            model.prefill(PROMPTS[2])
+        counts.append(outside.count)
+    assert 0 < counts[0] == counts[1] < 100
+
+
+def test_the_append_of_the_next_step_is_built_after_a_step_is_launched():
+    model = WaferForCausalLM.from_config(SHAPE, mesh=2, max_length=19, executor=RecordingExecutor())
+    said(model, PROMPTS[0])
+    before, launched = _schedule.cache_info().misses, []
+    model.layers.steps[(0,)] = lambda: launched.append(_schedule.cache_info().misses)
+    model.step(7)
+    assert launched == [before] == [_schedule.cache_info().misses - 1]
 
 
 def test_a_mixture_of_experts_is_recorded_unless_the_host_sends_to_regions():
