@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from wafer_triton.decoder import decode as decode_blocks
 from wafer_triton.decoder.block import Block
@@ -23,7 +23,6 @@ from wafer_triton.schedule import sram
 from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
 
-T = TypeVar("T", Block, "Region")
 Needs = dict[str, sram.Need]  # by the kind of block
 Price = Callable[[Block, int, int], float]  # of a block, a row's tokens, and how many of them it takes at once
 
@@ -79,15 +78,12 @@ class Placement:
     def on(self, device: Device) -> Placement:
         """Return the same placement on another device with as many bytes of SRAM a core, which is not checked."""
 
-        def moved(part: T) -> T:
+        def moved(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return tuple(map(moved, part))
             return replace(part, mesh=replace(part.mesh, device=device))
 
-        return replace(
-            self,
-            decode=moved(self.decode), prefill=moved(self.prefill),
-            head=moved(self.head), prefill_head=moved(self.prefill_head),
-            regions=tuple(map(moved, self.regions)), prefill_regions=tuple(map(moved, self.prefill_regions)),
-        )  # fmt: skip
+        return replace(self, **{part.name: moved(getattr(self, part.name)) for part in fields(self)[:-2]})
 
     def chunk(self, count: int) -> int:
         """Return the tokens that a row takes at once of a prompt of `count`; SramError names the longest that fits."""
