@@ -56,7 +56,7 @@ class _Slower(Device):
 
 @constants.register
 def _(of: _Slower) -> Constants:
-    plain = constants(Device(**{each.name: getattr(of, each.name) for each in fields(Device)}))
+    plain = constants.dispatch(Device)(of)
     factor = 1 / (1 + STEP) if of.part == "SRAM" else 1 + STEP  # its constant is a rate
     return replace(plain, **{name: getattr(plain, name) * factor for name in BOUNDS[of.part]})
 
