@@ -48,7 +48,7 @@ FAULTS = {
         "tests/kernels/test_kernels.py::test_nan_is_kept",
     ),
     "emulate": Fault(
-        "wafer_triton/emulate/elision.py", "src.homes(self.memory.mesh)[senders]", "src.homes(self.memory.mesh)[cores]",
+        "wafer_triton/emulate/elision.py", "src.rows[senders]", "src.rows[cells]",
         "tests/emulate/test_elision.py",
     ),
     "pattern": Fault(
