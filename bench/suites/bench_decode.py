@@ -124,8 +124,8 @@ class OnMesh:
     def fill(self) -> None:
         held = self.inputs.step.held
         fill = self.decode.filler(0, self.cache, held)
-        for number, (keys, values) in enumerate(self.inputs.caches):
-            fill(number, keys[:held], values[:held])
+        for which, layers in zip("kv", zip(*self.inputs.caches, strict=True), strict=True):
+            fill(which, torch.stack([values[:held] for values in layers]))
 
     def whole(self) -> torch.Tensor:
         """Run the step as the decoder does it: the host's plans and writes, and the replay."""
