@@ -133,7 +133,7 @@ def _fetch_worker(a, b, a_labels, b_labels, ring, P, programs, S):
 def _without(total, number):
     """Return the sums with zeros in columns of negative `number`.
 
-    In place: of a `where` ptxas makes other registers, which are not enough for products that run on.
+    The asm clears registers in place. With `gl.where` ptxas runs out of registers and serialises all wgmma (C7511).
     """
     clear: gl.constexpr = "{.reg .pred p; setp.lt.s32 p, $2, 0; @p mov.b32 $0, 0;}"
     return gl.inline_asm_elementwise(clear, "=f,0,r", [total, number], gl.float32, is_pure=True, pack=1)

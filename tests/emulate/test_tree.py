@@ -25,7 +25,7 @@ ORDER = [6, 0, 5, 2, 3, 4, 1]
 
 
 def tree_of(acc: Operand, size: int, order: list[int] = ORDER, **more) -> TreeTables:
-    """The tree above with an empty mailbox."""
+    """Return the tables of the tree of PARENT, SLOT and `order`, with a mailbox that holds no message."""
     children = [sum(parent == core for parent in PARENT) for core in range(7)]
     bits = torch.int32 if acc.tensor.dtype.itemsize == 4 else torch.int16
     mailbox = Operand(torch.full((7 * 3 * size,), EMPTY.value, dtype=bits, device=DEVICE), 0, 3 * size)

@@ -51,9 +51,9 @@ def lighten() -> None:
 
 
 class Semantic(TritonSemantic):
-    """The interpreter's operations, faster: operands of one type are left to numpy, which broadcasts them.
+    """Skips work that the interpreter repeats in each operation: numpy broadcasts operands that have one type.
 
-    A number is converted to a type once.
+    A Python number's tensor of a type is made once, and reused.
     """
 
     def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool) -> tuple[Any, Any]:

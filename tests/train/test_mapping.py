@@ -16,7 +16,7 @@ def wafer_of(rows, cols, **change):
 
 
 def check_paths(wafer, paths):
-    """Assert that the links of each pair are one path, over links that have not failed."""
+    """Assert that each pair has one path from its source to its target, over working links alone."""
     for (source, target), links in paths.items():
         assert all(wafer.links.has_edge(*link) for link in links)
         assert set(pairwise(nx.shortest_path(nx.DiGraph(links), source, target))) == links

@@ -1,4 +1,4 @@
-"""Traffic, bytes and joules of options, against sums by hand on 2 x 2 dies whose products and HBM take no time."""
+"""What an option sends, holds and burns equals sums by hand; on these 2 x 2 dies products and HBM take no time."""
 
 from dataclasses import replace
 

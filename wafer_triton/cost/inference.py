@@ -204,7 +204,7 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     return sum((reading.cost(device, c) * times for reading, times in moved), NOTHING).cycles
 
 
-@lru_cache(maxsize=8)  # bounds of a request price one placement by eight sets of constants: 5.5 s without, 2 with
+@lru_cache(maxsize=8)  # bounds of a request price one placement by eight sets of constants: 5.5 CPU s without, 1.1 with
 def _replacement(definitions: int, place: Placement, input: int) -> list[tuple[Reading, int]]:
     """Return the readings of a re-placement's schedules, each with its number of runs."""
     schedules = chain(moves.weights_between_phases(place), moves.prompt_schedules(place, input))

@@ -76,7 +76,7 @@ class Placement:
         return Table.rows(("origin", "cores", "SRAM peak (B)", "blocks"), rows, title=title)._repr_html_()
 
     def on(self, device: Device) -> Placement:
-        """Return the same placement on another device with as many bytes of SRAM a core, which is not checked."""
+        """Return the placement on another device. Its cores must have as much SRAM; this is not checked."""
 
         def moved(part: Any) -> Any:
             if isinstance(part, tuple):
