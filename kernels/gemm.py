@@ -15,8 +15,19 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from wafer_triton.kernels._common import INTERPRET, Operand, block, constants, load, store, sum_by_halves, tile_ptr
+from wafer_triton.kernels._common import (
+    INTERPRET,
+    Operand,
+    block,
+    constants,
+    load,
+    rounded,
+    store,
+    sum_by_halves,
+    tile_ptr,
+)  # fmt: skip
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel
 
 ROWS_SUMS = 4  # of mode "rows": partial sums, BLOCK_K
@@ -127,37 +138,51 @@ def head_rows(start_m, P):
 
 
 @triton.jit
-def product_block(c_ptr, out_ptr, a_ptr, b_ptr, head, start_m, start_n, P):
-    """Compute the block of out = (c +) the sum of a @ b that begins at a row of a head and a column.
+def block_of_c(head, start_m, start_n, P):
+    """Return the offsets in C of the block that begins at a row of a head and a column, and whether they are in C.
 
-    In mode "rows" start_m counts the rows of all heads. With P.ROUNDS rounds their tiles lie one after another.
+    In mode "rows" start_m counts the rows of all heads.
     """
-    # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
-    # b transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]; a transposed: c [m, n], a [k, m], b [k, n]
+    # c [m, heads, n]; b transposed: c [heads, m, n]
     stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED == "b" else P.N
     stride_cm: tl.constexpr = P.N if P.TRANSPOSED == "b" else P.HEADS * P.N
     if P.MODE == "rows":
         head, offs_m, mask_m = head_rows(start_m, P)
         offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
-        offs_c, mask_c = head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < P.N)
+        return head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < P.N)
+    else:
+        offs_m, offs_n = tl.arange(0, P.BLOCK_M) + start_m, tl.arange(0, P.BLOCK_N) + start_n
+        # [BLOCK_M, BLOCK_N]
+        offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
+        return offs_c, (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
+
+
+@triton.jit
+def block_sums(c_ptrs, mask_c, a_ptr, b_ptr, head, start_m, start_n, P):
+    """Return that block of (c +) the sum of a @ b. With P.ROUNDS rounds their tiles lie one after another."""
+    # a [heads, m, k], b [k, kv_heads, n]; b transposed: a [m, heads, k], b [n, kv_heads, k]; a transposed: a [k, m]
+    if P.MODE == "rows":
         total = row_sums(a_ptr, b_ptr, start_m, start_n, P)
         if P.ADD:
-            total += load(c_ptr + offs_c, mask_c)
+            total += load(c_ptrs, mask_c)
         for _ in range(1, P.ROUNDS):
             a_ptr += P.HEADS * P.M * P.K
             b_ptr += P.K * P.KV_HEADS * P.N
             total += row_sums(a_ptr, b_ptr, start_m, start_n, P)
-        store(out_ptr + offs_c, total, mask_c)
+        return total
     else:
         a_ptr += head * (P.K if P.TRANSPOSED == "b" else P.M * P.K)
         b_ptr += head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED == "b" else P.N)
-        offs_m, offs_n = tl.arange(0, P.BLOCK_M) + start_m, tl.arange(0, P.BLOCK_N) + start_n
-        # [BLOCK_M, BLOCK_N]
-        offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
-        mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
         # sums start from C, so that a launch for each round adds in the order of one for all
-        total = initial_sums(c_ptr + offs_c, mask_c, P)
-        store(out_ptr + offs_c, accumulate(total, a_ptr, b_ptr, start_m, start_n, P), mask_c)
+        return accumulate(initial_sums(c_ptrs, mask_c, P), a_ptr, b_ptr, start_m, start_n, P)
+
+
+@triton.jit
+def product_block(c_ptr, out_ptr, a_ptr, b_ptr, head, start_m, start_n, P):
+    """Compute the block of out = (c +) the sum of a @ b that begins at a row of a head and a column."""
+    offs_c, mask_c = block_of_c(head, start_m, start_n, P)
+    total = block_sums(c_ptr + offs_c, mask_c, a_ptr, b_ptr, head, start_m, start_n, P)
+    store(out_ptr + offs_c, total, mask_c)
 
 
 @triton.jit
@@ -177,6 +202,38 @@ def _gemm(args, core, P):
         for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
             for start_n in range(0, P.N, P.BLOCK_N):
                 product_block(c_ptr, c_ptr, a_ptr, b_ptr, head, start_m, start_n, P)
+
+
+@triton.jit
+def _chains(args, number, P):
+    out, a, b, first_ptr, turn_ptr = args
+    first, last, turn = tl.load(first_ptr + number), tl.load(first_ptr + number + 1), tl.load(turn_ptr + number)
+    out_ptr = tile_ptr(out, number)
+    dtype: tl.constexpr = out.tensor.dtype.element_ty
+    for head in range(1 if P.MODE == "rows" else P.HEADS):
+        for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
+            for start_n in range(0, P.N, P.BLOCK_N):
+                offs_c, mask_c = block_of_c(head, start_m, start_n, P)
+                total = tl.zeros(offs_c.shape, tl.float32)
+                before = total
+                for at in range(first, last):
+                    part = block_sums(offs_c, mask_c, tile_ptr(a, at), tile_ptr(b, at), head, start_m, start_n, P)
+                    part = rounded(part, dtype).to(tl.float32)
+                    before = tl.where(at == turn, total, before)
+                    alone = (at == first) | (at == turn)
+                    total = tl.where(alone, part, rounded(part + total, dtype).to(tl.float32))
+                total = tl.where(turn > first, rounded(total + before, dtype).to(tl.float32), total)
+                store(out_ptr + offs_c, total, mask_c)
+
+
+def chains(product: FusedOp, out: Operand, a: Operand, b: Operand, first: Tensor, turn: Tensor) -> FusedOp:
+    """Return a fused op whose "core" is number i of the sums of a product's parts along a chain of cores.
+
+    Its operands are in rows first[i] to first[i + 1] of the index tables of a and b. Each part is added to the sum so
+    far, which is rounded to the dtype of `out`, and the sum of those before turn[i] to the sum of the others. Tables
+    are int32, `turn` [sums], and index i of `out` says where sum i goes.
+    """
+    return product._replace(body=_chains, args=(out, a, b, first, turn), elements=0)
 
 
 def _dot_block(size: int) -> int:

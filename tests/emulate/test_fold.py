@@ -8,8 +8,10 @@ import torch
 from triton.runtime import interpreter
 
 from pairs import pairs
+from wafer_triton.algorithms.gemm import meshgemm_t
 from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.reduce import all_reduce, reduce
+from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm_t
 from wafer_triton.algorithms.trees import default_groups
 from wafer_triton.decoder import decode
 from wafer_triton.decoder.block import Block, schedule
@@ -21,7 +23,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import GIVEN, KEPT
+from wafer_triton.schedule.rounds import GIVEN, KEPT, Cores
 from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
@@ -184,6 +186,75 @@ def test_parts_that_an_operation_updates_are_folded_elsewhere(first, monkeypatch
     assert "fold, gemm" in program.launches, "each program folds for itself"
     last_first(monkeypatch)
     assert all(map(torch.equal, bits(program, "xz"), want))
+
+
+def products_along_chains(size: int, width: int, axis: str = "x", dtype: str = "bf16", m: int = 5) -> Schedule:
+    """Build C = A B^T in segments of `width`, or on the whole mesh; with axis "y" A^T B."""
+    b, k, n = Builder(Mesh(size, size), "along chains"), 4, 3
+    if width < size:
+        blocks, heads = BlockRing(size, width), {"heads": 2, "kv_heads": 1}
+        b.buffer("a", (m, 2, k), dtype, "input")
+        b.buffer("b", (n, 1, k), dtype, "input")
+        b.buffer("c", (2, m, n), dtype, "output", blocks.slots)
+        segment_gemm_t(b, "a", "b", "c", blocks, m=m, k=k, n=n, **heads)
+        return b.build()
+    for name, tile in (("a", (m, k)), ("b", (n, k))):
+        b.buffer(name, tile if axis == "x" else tile[::-1], dtype, "input")
+    b.buffer("c", (m, n), dtype, "output")
+    if axis == "y":
+        b.buffers["b"] = replace(b.buffers["b"], tile=(k, n))
+    meshgemm_t(b, "a", "b", "c", m=m, k=k, n=n, axis=axis)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (5, 2),
+        (4, 2, "x", "fp16", 2),
+        (6, 3, "x", "fp32"),
+        (4, 4),
+        (3, 3, "x", "fp32", 17),
+        (4, 4, "y", "fp32"),
+        (3, 3, "y"),
+    ],
+    ids=str,
+)
+def test_products_along_chains_have_the_bits_of_every_hop(case, monkeypatch):
+    made = products_along_chains(*case)
+    for scale in (1, 1e-22):  # of bf16 the small ones are zeros with a sign
+        given = {name: scale * tiles for name, tiles in drawn(made).items()}
+        want = bits(TritonExecutor(poison=True).bind(made, given), "c")
+        program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, given)
+        assert f"sums of {case[0]} products" in program.launches and "reduce tree" not in str(program.launches)
+        with monkeypatch.context() as patched:
+            last_first(patched)
+            assert all(map(torch.equal, bits(program, "c"), want))
+
+
+SHARED = {
+    "apart": ["sums of 2 products"],
+    "one place": ["2 x sums of 1 products"],
+    "parts read later": ["sums of 1 products"],
+    "fp32": [],
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_sums_of_products_share_a_launch_unless_it_could_be_seen(case):
+    b, dtype = Builder(Mesh(1, 5), case), "fp32" if case == "fp32" else "bf16"  # which keeps sums that bf16 would round
+    for name, role in (("a", "input"), ("b", "input"), ("part", "scratch"), ("c", "output"), ("d", "output")):
+        b.buffer(name, (3, 3), dtype if name == "c" else "bf16", role)
+    for root in (1, 1 if case == "one place" else 3):
+        b.round(b.local("gemm_t", "part", ("a", "b"), m=3, k=3, n=3))
+        reduce(b, "part", "x", root=root, groups=())
+        b.round(b.local("copy", "c", "part", Cores("x", np.array([root])), size=9))
+    b.round(b.local("copy", "d", "part" if case == "parts read later" else "a", size=9))
+    made = b.build()
+    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), "cd")
+    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
+    assert all(map(torch.equal, bits(program, "cd"), want))
+    assert [what for what in program.launches if "sums" in what] == SHARED[case]
 
 
 def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_it():

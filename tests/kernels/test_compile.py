@@ -1,4 +1,4 @@
-"""Every kernel compiled ahead of time for three GPUs, none of which need be present: no spills, bounded shared memory.
+"""Every kernel compiled ahead of time for four GPUs, none of which need be present: no spills, bounded shared memory.
 
 Run as a script, `python test_compile.py cuda 90 32`, it lets the launchers launch, compiles for that target every
 kernel that they would launch, and prints the compiler's statistics. The tests read that: the compiler has a process
@@ -16,11 +16,19 @@ from unittest import mock
 
 import pytest
 
-TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+TARGETS = {
+    "sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "sm_100": ("cuda", 100, 32), "gfx942": ("hip", "gfx942", 64)
+}  # fmt: skip
+MATRIX = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "sm_100": "mma.cta_group", "gfx942": "v_mfma"}
+# bytes that ptxas keeps on the stack, with 56 registers, so that nine programs share an SM
+ON_STACK = {("sm_100", "gemm_t 36x96x36-bfloat16"): 8, ("sm_100", "gemm_tn 36x96x36-bfloat16"): 16}
+BARRIERS = 16  # bytes of shared memory beside blocks, for products that run on their own
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target", [pytest.param(name, marks=pytest.mark.large if name == "sm_100" else ()) for name in TARGETS]
+)
 def test_every_kernel_compiles_well(target):
     from wafer_triton.kernels import KERNELS
 
@@ -31,16 +39,16 @@ def test_every_kernel_compiles_well(target):
     assert child.returncode == 0, child.stderr
     built = json.loads(child.stdout)
 
-    between_cores = {"exchange", "products", "elided", "tree", "mesh_gemv", "fold"}
+    between_cores = {"exchange", "products", "elided", "tree", "mesh_gemv", "fold", "chains"}
     assert {re.match(r"\w+", case)[0] for case in built} >= {*KERNELS, *between_cores}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
 
 
 def faults(target: str, case: str, seen: dict) -> Iterator[str]:
     """Yield the faults of one compiled kernel."""
-    if seen["spills"]:
+    if seen["spills"] > ON_STACK.get((target, case), 0):
         yield f"{case}: {seen['spills']} B of registers spill"
-    if seen["shared"] > seen["shared_bound"]:
+    if seen["shared"] > seen["shared_bound"] + BARRIERS * (target == "sm_100"):
         yield f"{case}: {seen['shared']} B of shared memory, bound {seen['shared_bound']} B"
     if seen["buffers"] is not None and seen["buffers"] <= max(seen["pendings"], seen["iterations_ahead"]):
         yield f"{case}: {seen['buffers']} buffers, of which {seen['pendings']} products still read: a race"
@@ -49,9 +57,8 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
     used = seen["registers"] * seen["num_warps"] * TARGETS[target][2]
     if "float32" not in case and 3 * used > file:
         yield f"{case}: {used} registers, three such programs do not fit in {file}"
-    matrix = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "gfx942": "v_mfma"}[target]
-    if case.endswith(" 64x64x64-bfloat16") and matrix not in seen["matrix_instructions"]:
-        yield f"{case}: no {matrix}, only {seen['matrix_instructions']!r}"
+    if case.endswith(" 64x64x64-bfloat16") and MATRIX[target] not in seen["matrix_instructions"]:
+        yield f"{case}: no {MATRIX[target]}, only {seen['matrix_instructions']!r}"
     if "squares" in case and seen["free_products"]:
         yield f"{case}: {seen['free_products']} squares that a sum may take in or not: other warps, other bits"
     if case.startswith("exchange 4096") and target != "gfx942" and seen["widest_access_bytes"] != 16:
@@ -73,6 +80,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid, launch
+    from wafer_triton.kernels.gemm import chains
     from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.schedule.builder import Builder
@@ -136,6 +144,9 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                     f"products {m}x{k}x{n}-{name}{part}",
                     3 * blocks // 2, products, c, rounded, a, b, cores, rounds=8, **shape, add=add,
                 )  # fmt: skip
+            along = (each._replace(index=cores) for each in (rounded, a, b))
+            sums = chains(find("gemm_t").fused((c,), (a, b), **shape), *along, cores, cores)
+            record(f"chains {m}x{k}x{n}-{name}", blocks, launch, [sums], cores)
             labels = Labels(cores, cores, 0)
             with mock.patch.object(elided_, "on_hopper", lambda: False):  # by warp groups: test_static_gate.py
                 record(

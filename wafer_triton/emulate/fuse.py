@@ -3,7 +3,8 @@
 Local operations on the same cores share a launch until one reads a tile of another core that the launch writes. A
 reduce tree ends a launch. With elided exchange a fold replaces a tree: each root's sum is computed from all parts at
 once. A fold is a launch of its own; or, if its tiles are small, it is at the head of the launch that reads the sums,
-and every program folds for itself.
+and every program folds for itself. A product whose parts chains of cores sum, for roots to copy, is computed where the
+sums go, and so are the next ones, all in a launch.
 """
 
 from __future__ import annotations
@@ -119,16 +120,45 @@ class Fold(LaunchPart):
     size: int
 
 
+@dataclass(frozen=True, eq=False)
+class Sums(LaunchPart):
+    """Sums of a product's parts along chains of cores, each computed as a whole.
+
+    `tables` are the row of the result of `product` to which each sum goes, the rows of a and of b that the cores of all
+    chains multiply, chain after chain, then for each sum the cores of its chain, and those before the turn (see
+    `kernels.gemm.chains`).
+    """
+
+    product: FusedOp
+    tables: tuple[Index, Index, Index, Index, Index]
+
+    def joins(self, launch: Sequence[Sums]) -> bool:
+        """Return whether a launch of such sums can compute these too."""
+        ends = zip(self.product.args, launch[0].product.args, strict=True)
+        return (
+            self.product.sizes == launch[0].product.sizes
+            and all(x.tensor is y.tensor and x[1:] == y[1:] for x, y in ends)
+            and not any(np.isin(self.tables[0], each.tables[0]).any() for each in launch)
+        )
+
+
 @dataclass(eq=False)
 class Group:
-    """The contents of one launch: folds, then local operations (`tasks`), then a reduce tree."""
+    """The contents of one launch: `sums`, or folds, then local operations (`tasks`), then a reduce tree."""
 
+    sums: list[Sums] = field(default_factory=list)
     folds: list[Fold] = field(default_factory=list)
     tasks: list[LocalTask] = field(default_factory=list)
     tree: TreeTask | None = None
 
-    def try_add(self, new: LocalTask | TreeTask | Fold) -> bool:
+    def try_add(self, new: LocalTask | TreeTask | Fold | Sums) -> bool:
         """Add a task if the launch can run it too, and return whether it did; an empty launch takes any."""
+        if isinstance(new, Sums):
+            adds = new.joins(self.sums) if self.sums else not (self.folds or self.tasks or self.tree)
+            self.sums += [new] * adds
+            return adds
+        if self.sums:
+            return False
         if self.tree is not None or (self.tasks and isinstance(new, Fold)):
             return False
         if isinstance(new, Fold):
@@ -154,7 +184,8 @@ class Group:
     @property
     def what(self) -> str:
         """The name of the launch in a record."""
-        words = ["fold"] * len(self.folds) + [task.what for task in self.tasks]
+        words = [f"sums of {len(self.sums)} products"] * bool(self.sums)
+        words += ["fold"] * len(self.folds) + [task.what for task in self.tasks]
         return ", ".join(words + ([self.tree.what] if self.tree else []))
 
 
@@ -169,7 +200,7 @@ def group_tasks(tasks: Sequence[Task]) -> list[Fusing]:
         if isinstance(task, Messages):
             joined = task.joined(last) if isinstance(last, list) else None
             groups[len(groups) - bool(joined) :] = [joined or [task]]
-        elif not isinstance(task, LocalTask | TreeTask | Fold):
+        elif not isinstance(task, LocalTask | TreeTask | Fold | Sums):
             assert callable(task)
             groups.append(task)
         elif not isinstance(last, Group) or not last.try_add(task):
@@ -177,6 +208,60 @@ def group_tasks(tasks: Sequence[Task]) -> list[Fusing]:
             group.try_add(task)
             groups.append(group)
     return groups
+
+
+def with_sums(tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks with `Sums` in place of a product, a tree of its parts, and a copy of the roots' sums."""
+    result: list[Task] = []
+    for task in tasks:
+        sums = _as_sums(result[-2], result[-1], task) if len(result) > 1 else None
+        result[len(result) - 2 * bool(sums) :] = [sums or task]
+    return result
+
+
+def _as_sums(product: Task, reduction: Task, copy: Task) -> Sums | None:
+    """Return three tasks as `Sums`; None if they are others, or if the trees are not chains with at most two ends."""
+    if not (isinstance(product, LocalTask) and isinstance(reduction, TreeTask) and isinstance(copy, LocalTask)):
+        return None
+    tree, (part, *operands), (out, source) = reduction.tree, product.op.args, copy.op.args[:2]
+    mapped = [homes for _, homes in product.remote_reads]
+    if not (
+        tree.once and tree.op == "add" and product.op.is_product and product.cores is None and not product.in_place
+        and copy.what == "copy" and copy.cores is not None and not copy.remote_reads
+        and source.tensor is part.tensor and out.tensor.dtype == part.tensor.dtype and out.index is None
+        and copy.op.sizes.NUMEL.value == part.stride and out.offset % part.stride == 0 == out.stride % part.stride
+        and all(out.tensor is not each.tensor for each in operands)
+        and sum(each.index is not None for each in operands) == len(mapped)
+    ):  # fmt: skip
+        return None
+    chains = _chains(tree, copy.cores)
+    if chains is None:
+        return None
+    order, lengths, turns = chains
+    a, b = (order if each.index is None else mapped.pop(0)[order] for each in operands)
+    ends = out._replace(offset=0, stride=part.stride), *(each._replace(index=None) for each in operands)
+    rows = (out.offset + copy.cores * out.stride) // part.stride
+    return Sums(product.op._replace(args=ends), (rows, a, b, lengths, turns))
+
+
+def _chains(tree: Reduction, roots: Index) -> tuple[Index, Index, Index] | None:
+    """Return cores, lengths and turns of the chains that end at `roots`, see `Sums`; None if trees have branches."""
+    inner = np.flatnonzero(tree.parent >= 0)
+    if (tree.children[inner] > 1).any() or tree.children.max(initial=0) > 2:
+        return None
+    child = np.full((2, len(tree.parent) + 1), -1)  # of index -1 too
+    child[tree.slot[inner], tree.parent[inner]] = inner
+
+    def from_end(way: Index) -> Index:
+        """Return [roots, most] the cores of a way to each root, the last one first, -1 for none."""
+        cores = [way[roots]]
+        while (cores[-1] >= 0).any():
+            cores.append(child[0, cores[-1]])
+        return np.stack(cores[::-1], axis=1)
+
+    first, second = map(from_end, child)
+    cores = np.concatenate([second, first, roots[:, None]], axis=1)  # the root adds the sum of its first way first
+    return cores[cores >= 0].astype(np.int32), (cores >= 0).sum(1), (second >= 0).sum(1)
 
 
 def _same_cores(a: Index | None, b: Index | None) -> bool:

@@ -75,6 +75,7 @@ class Reduction(Segment):
     `children`: how many messages a core receives.
     `send_round`: the round of the segment in which a core sends; for a root the number of rounds.
     `roots`: the root of a core's tree.
+    With `once` the next round copies sums of roots, and no later one reads the tile of any core.
     """
 
     acc: str
@@ -85,6 +86,7 @@ class Reduction(Segment):
     send_round: Index
     roots: Index
     broadcast: Round | None = None
+    once: bool = False
 
     @property
     def all_rounds(self) -> tuple[Round, ...]:

@@ -13,14 +13,13 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Key, Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
-from wafer_triton.schedule.access import acts, written
+from wafer_triton.schedule.access import fills, written
 from wafer_triton.schedule.rounds import Buffer, Round, once, touched
 from wafer_triton.schedule.schedule import Schedule
 
@@ -148,7 +147,7 @@ class Program:
         buffers, first = self.schedule.buffers, dict[str, bool]()
         for one in self.schedule.rounds.distinct():
             for name in touched(one.round) - first.keys():
-                first[name] = _fills(self.schedule, one.round, name)
+                first[name] = fills(self.schedule, one.round, name)
         kept = (name for name, buffer in buffers.items() if not buffer.given)
         return [self.memory[name] for name in kept if self.executor.unwritten != 0 or not first.get(name)]
 
@@ -238,20 +237,6 @@ def _without_indices(schedule: Schedule) -> tuple[object, ...]:
         for each in schedule.rounds
     ]
     return schedule.mesh, dict(schedule.buffers), rounds
-
-
-def _fills(schedule: Schedule, round_: Round, name: str) -> bool:
-    """Return whether the first act of a round that touches a buffer overwrites all of it without reading it."""
-    for act in acts(round_):
-        writes = [access for access in act.writes if access.slot.buffer == name]
-        if any(access.slot.buffer == name for access in act.reads):
-            return False
-        if writes:
-            filled = np.zeros(schedule.mesh.cores * schedule.buffers[name].slots, np.bool_)
-            for access in writes:
-                filled[access.cells(schedule)] |= not access.keeps(schedule)
-            return bool(filled.all())
-    return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,16 +7,21 @@ A `Ring` of a schedule becomes `Products`, a `Tree` a `Reduction` for each of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Reduction, Segment, receivers
 from wafer_triton.schedule import steps
+from wafer_triton.schedule.access import acts, fills
 from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot, once, touched
 from wafer_triton.schedule.schedule import Schedule
+
+Plain: TypeAlias = "Round | steps.Ring | steps.Tree"  # what loops are made of in the end
 
 
 @once
@@ -35,8 +40,12 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
             mail |= step.uses.keys() - sums
             others |= sums
         else:
-            others |= touched(step) if isinstance(step, Round) else step.uses.keys()
+            others |= _touched(step)
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
+
+
+def _touched(step: Plain) -> Set[str]:
+    return touched(step) if isinstance(step, Round) else step.uses.keys()
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:
@@ -44,8 +53,7 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
     while pending:
         step = pending.popleft()
         rounds = (step,) if isinstance(step, Round) else step.rounds
-        after = pending[0] if pending and isinstance(pending[0], Round) else None
-        fused = _fused_segments(schedule, start, step, after)
+        fused = _fused_segments(schedule, start, step, pending)
         if not fused:
             single += rounds
             start += len(rounds)
@@ -61,17 +69,16 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
         yield Segment(schedule.mesh, start - len(single), tuple(single))
 
 
-def _fused_segments(
-    schedule: Schedule, at: int, step: Round | steps.Ring | steps.Tree, after: Round | None
-) -> list[Segment]:
+def _fused_segments(schedule: Schedule, at: int, step: Plain, later: Sequence[Plain]) -> list[Segment]:
     """Return the segments of a step that an executor may run at once; [] if it must run round by round.
 
-    `at` is the number of the step's first round. The round `after` it joins the last segment if it rounds the sums, or
-    broadcasts them.
+    `at` is the number of the step's first round. The round after it, the first of `later`, joins the last segment if it
+    rounds the sums, or broadcasts them.
     """
+    after = later[0] if later and isinstance(later[0], Round) else None
     if isinstance(step, steps.Ring):
         return _products(schedule, at, step, after)
-    return _trees(schedule, at, step, after) if isinstance(step, steps.Tree) else []
+    return _trees(schedule, at, step, after, later) if isinstance(step, steps.Tree) else []
 
 
 def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | None) -> list[Segment]:
@@ -132,7 +139,9 @@ def _rounding_target(schedule: Schedule, at: int, after: Round, c: Slot, moving:
     return target.name
 
 
-def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None) -> list[Segment]:
+def _trees(
+    schedule: Schedule, start: int, step: steps.Tree, after: Round | None, later: Sequence[Plain]
+) -> list[Segment]:
     """Return a reduction for each buffer of a tree; as they share no memory, they may run one after another."""
     mesh, slots = schedule.mesh, {slot for part in step.parts for slot in (part.acc, *part.mail)}
     if step.op not in ("add", "maximum") or any(slot != Slot(slot.buffer) for slot in slots):
@@ -147,10 +156,24 @@ def _trees(schedule: Schedule, start: int, step: steps.Tree, after: Round | None
     return [
         Reduction(
             mesh, start, _rounds_of(part, step), part.acc.buffer, step.op, parent, slot, children, sent, roots,
-            sums[part.acc] if both else None,
+            sums[part.acc] if both else None, _read_once(schedule, part.acc.buffer, parent, later),
         )
         for part in step.parts
     ]  # fmt: skip
+
+
+def _read_once(schedule: Schedule, name: str, parent: Index, later: Sequence[Plain]) -> bool:
+    """Return whether the next step reads tiles of roots alone, by one operation, and no later one any tile."""
+    after = later[0] if later else None
+    if not isinstance(after, Round):
+        return False
+    accesses = [one for act in acts(after) for one in (*act.reads, *act.writes) if one.slot.buffer == name]
+    if len(accesses) != 1 or accesses[0].writes or (parent[accesses[0].cells(schedule)] >= 0).any():
+        return False
+    following = next((step for step in islice(later, 1, None) if name in _touched(step)), None)
+    if following is None:
+        return schedule.buffers[name].role == "scratch"
+    return isinstance(following, Round) and fills(schedule, following, name)
 
 
 def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index, Index]:

@@ -28,6 +28,7 @@ from wafer_triton.kernels.compute_shift import products
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
+from wafer_triton.kernels.gemm import chains
 from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import EMPTY, Watch
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Slot
@@ -190,6 +191,8 @@ class TritonExecutor(Executor):
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
         all_ops = [task.op for task in tasks if isinstance(task, LocalTask)]
         result: list[Call] = []
+        if self.exchange == "elided" and memory.tables is None:
+            tasks = fuse.with_sums(tasks)
         for group in fuse.group_tasks(tasks):
             if isinstance(group, list):
                 moves, sizes = [self._copies(memory, one) for one in group], [one.size for one in group]
@@ -205,6 +208,8 @@ class TritonExecutor(Executor):
 
     def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Call]:
         """Return the launches of a group: of each fold that is not at the head, then of the local steps and tree."""
+        if group.sums:
+            return [self._sums_launch(memory, group, all_ops)]
         heads, grid = fuse.head_folds(group, memory.mesh)
         fold_launches = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
         ops = [task.op for task in group.tasks]
@@ -219,6 +224,14 @@ class TritonExecutor(Executor):
             cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
         cores = self._cores(memory) if cores is None else cores
         return [*fold_launches, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, all_ops, grid))]
+
+    def _sums_launch(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> Call:
+        put, product = partial(self._table, memory), group.sums[0].product
+        *rows, lengths, turns = map(np.concatenate, zip(*(one.tables for one in group.sums), strict=True))
+        out, a, b = (each._replace(index=put(table)) for each, table in zip(product.args, rows, strict=True))
+        first = np.append(0, np.cumsum(lengths))
+        op = chains(product, out, a, b, put(first), put(first[:-1] + turns))
+        return Launch(group.what, partial(launch, [op], put(self._order(len(lengths))), all_ops))
 
     def _fold_op(self, memory: Memory, fold_step: Fold, step: int | None = None) -> FusedOp:
         total, parts = (

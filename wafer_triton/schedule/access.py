@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from wafer_triton import local
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -70,3 +72,17 @@ def overlaps(round_: Round) -> bool:
     exchanges, *computes = acts(round_)
     arriving = {access.slot.buffer for access in exchanges.writes}
     return not any(access.slot.buffer in arriving for act in computes for access in (*act.reads, *act.writes))
+
+
+def fills(schedule: Schedule, round_: Round, name: str) -> bool:
+    """Return whether the first act of a round that touches a buffer overwrites all of it without reading it."""
+    for act in acts(round_):
+        writes = [access for access in act.writes if access.slot.buffer == name]
+        if any(access.slot.buffer == name for access in act.reads):
+            return False
+        if writes:
+            filled = np.zeros(schedule.mesh.cores * schedule.buffers[name].slots, np.bool_)
+            for access in writes:
+                filled[access.cells(schedule)] |= not access.keeps(schedule)
+            return bool(filled.all())
+    return False
