@@ -9,6 +9,7 @@ One kernel serves all, with constexpr strides (`TRANSPOSED`) and one of three wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -158,31 +159,31 @@ def block_of_c(head, start_m, start_n, P):
 
 
 @triton.jit
-def block_sums(c_ptrs, mask_c, a_ptr, b_ptr, head, start_m, start_n, P):
-    """Return that block of (c +) the sum of a @ b. With P.ROUNDS rounds their tiles lie one after another."""
+def block_sums(total, a_ptr, b_ptr, head, start_m, start_n, ADD: tl.constexpr, P):
+    """Return that block of (total +) the sum of a @ b. With P.ROUNDS rounds their tiles lie one after another."""
     # a [heads, m, k], b [k, kv_heads, n]; b transposed: a [m, heads, k], b [n, kv_heads, k]; a transposed: a [k, m]
     if P.MODE == "rows":
-        total = row_sums(a_ptr, b_ptr, start_m, start_n, P)
-        if P.ADD:
-            total += load(c_ptrs, mask_c)
+        sums = row_sums(a_ptr, b_ptr, start_m, start_n, P)
+        if ADD:
+            sums += total
         for _ in range(1, P.ROUNDS):
             a_ptr += P.HEADS * P.M * P.K
             b_ptr += P.K * P.KV_HEADS * P.N
-            total += row_sums(a_ptr, b_ptr, start_m, start_n, P)
-        return total
+            sums += row_sums(a_ptr, b_ptr, start_m, start_n, P)
+        return sums
     else:
         a_ptr += head * (P.K if P.TRANSPOSED == "b" else P.M * P.K)
         b_ptr += head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED == "b" else P.N)
         # sums start from C, so that a launch for each round adds in the order of one for all
-        return accumulate(initial_sums(c_ptrs, mask_c, P), a_ptr, b_ptr, start_m, start_n, P)
+        return accumulate(total, a_ptr, b_ptr, start_m, start_n, P)
 
 
 @triton.jit
 def product_block(c_ptr, out_ptr, a_ptr, b_ptr, head, start_m, start_n, P):
     """Compute the block of out = (c +) the sum of a @ b that begins at a row of a head and a column."""
     offs_c, mask_c = block_of_c(head, start_m, start_n, P)
-    total = block_sums(c_ptr + offs_c, mask_c, a_ptr, b_ptr, head, start_m, start_n, P)
-    store(out_ptr + offs_c, total, mask_c)
+    total = initial_sums(c_ptr + offs_c, mask_c, P)
+    store(out_ptr + offs_c, block_sums(total, a_ptr, b_ptr, head, start_m, start_n, P.ADD, P), mask_c)
 
 
 @triton.jit
@@ -197,11 +198,56 @@ def initial_sums(c_ptrs, mask, P):
 @triton.jit
 def _gemm(args, core, P):
     c, a, b = args
-    c_ptr, a_ptr, b_ptr = tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core)
+    c_ptr, at = tile_ptr(c, core), core * P.TIMES
+    dtype: tl.constexpr = c.tensor.dtype.element_ty
     for head in range(1 if P.MODE == "rows" else P.HEADS):
         for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
             for start_n in range(0, P.N, P.BLOCK_N):
-                product_block(c_ptr, c_ptr, a_ptr, b_ptr, head, start_m, start_n, P)
+                offs_c, mask_c = block_of_c(head, start_m, start_n, P)
+                total = initial_sums(c_ptr + offs_c, mask_c, P)
+                total = block_sums(total, tile_ptr(a, at), tile_ptr(b, at), head, start_m, start_n, P.ADD, P)
+                for number in range(1, P.TIMES):
+                    a_ptr, b_ptr = tile_ptr(a, at + number), tile_ptr(b, at + number)
+                    total = rounded(total, dtype).to(tl.float32)
+                    total = block_sums(total, a_ptr, b_ptr, head, start_m, start_n, True, P)
+                store(c_ptr + offs_c, total, mask_c)
+
+
+def in_turn(ops: Sequence[FusedOp], cores: int) -> list[FusedOp]:
+    """Return the ops of `cores` cores, with products that add to one result in turn as one op, which loops over them.
+
+    That op's operands have index tables [cores, times]. Written out, a product for each of many rounds is much code.
+    """
+    runs: list[list[FusedOp]] = []
+    for op in ops:
+        if runs and _adds_to(runs[-1][0], op):
+            runs[-1].append(op)
+        else:
+            runs.append([op])
+    return [_looped(run, cores) if len(run) > 1 else run[0] for run in runs]
+
+
+def _adds_to(first: FusedOp, op: FusedOp) -> bool:
+    """Return whether an op adds to the result of `first` a product of the same sizes, of tiles in the same memory."""
+    if not first.body is op.body is _gemm or op.sizes != first.sizes._replace(ADD=tl.constexpr(True)):
+        return False
+    (c, *ins), (other, *others) = first.args, op.args
+    apart = all(x.tensor is y.tensor is not c.tensor for x, y in zip(ins, others, strict=True))
+    return apart and c.tensor is other.tensor and c[1:3] == other[1:3] and c.index is other.index
+
+
+def _looped(run: Sequence[FusedOp], cores: int) -> FusedOp:
+    p, device = run[0].sizes, run[0].args[0].tensor.device
+
+    def in_table(number: int, numel: int) -> Operand:
+        operands = [op.args[number] for op in run]
+        tables = (torch.arange(cores, device=device) if one.index is None else one.index.long() for one in operands)
+        rows = [(one.offset + table * one.stride) // numel for one, table in zip(operands, tables, strict=True)]
+        return Operand(operands[0].tensor, 0, numel, torch.stack(rows, 1).int())
+
+    a = in_table(1, p.HEADS.value * p.M.value * p.K.value)
+    b = in_table(2, p.K.value * p.KV_HEADS.value * p.N.value)
+    return run[0].with_sizes(TIMES=len(run))._replace(args=(run[0].args[0], a, b))
 
 
 @triton.jit
@@ -214,10 +260,10 @@ def _chains(args, number, P):
         for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
             for start_n in range(0, P.N, P.BLOCK_N):
                 offs_c, mask_c = block_of_c(head, start_m, start_n, P)
-                total = tl.zeros(offs_c.shape, tl.float32)
-                before = total
+                zeros = tl.zeros(offs_c.shape, tl.float32)
+                total, before = zeros, zeros
                 for at in range(first, last):
-                    part = block_sums(offs_c, mask_c, tile_ptr(a, at), tile_ptr(b, at), head, start_m, start_n, P)
+                    part = block_sums(zeros, tile_ptr(a, at), tile_ptr(b, at), head, start_m, start_n, False, P)
                     part = rounded(part, dtype).to(tl.float32)
                     before = tl.where(at == turn, total, before)
                     alone = (at == first) | (at == turn)
@@ -284,7 +330,7 @@ def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -
     elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
     facts = {"warp_dependent": warp_dependent, "no_fma": not options["enable_fp_fusion"], "elements": elements}
     facts["num_stages"] = options["num_stages"]
-    op = FusedOp(_gemm, (*outs, *ins), constants(chosen), options["num_warps"], **facts)
+    op = FusedOp(_gemm, (*outs, *ins), constants(chosen | {"TIMES": 1}), options["num_warps"], **facts)
     # for one vector a block may be twice as wide
     whole = few and chosen["HEADS"] == chosen["M"] == 1 and chosen["N"] > chosen["BLOCK_N"]
     return op.with_sizes(BLOCK_N=2 * chosen["BLOCK_N"]) if whole else op

@@ -11,7 +11,7 @@ from pairs import pairs
 from wafer_triton.algorithms.gemm import meshgemm_t
 from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.reduce import all_reduce, reduce
-from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm_t
+from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm, segment_gemm_t
 from wafer_triton.algorithms.trees import default_groups
 from wafer_triton.decoder import decode
 from wafer_triton.decoder.block import Block, schedule
@@ -23,7 +23,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import GIVEN, KEPT, Cores
+from wafer_triton.schedule.rounds import GIVEN, KEPT, Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
@@ -230,6 +230,43 @@ def test_products_along_chains_have_the_bits_of_every_hop(case, monkeypatch):
         with monkeypatch.context() as patched:
             last_first(patched)
             assert all(map(torch.equal, bits(program, "c"), want))
+
+
+@pytest.mark.parametrize(
+    ("size", "width", "m", "dtype", "accumulate"),
+    [(5, 3, 5, "bf16", "fp32"), (4, 2, 17, "fp32", "fp32"), (4, 4, 2, "bf16", "fp32"), (3, 2, 3, "fp16", "fp16")],
+)
+def test_products_that_add_in_turn_are_a_loop_with_the_bits_of_every_round(size, width, m, dtype, accumulate):
+    blocks, b = BlockRing(size, width), Builder(Mesh(size, size), "in turn")
+    for name, tile in (("q", (m, 2, 3)), ("k", (3, 1, 3)), ("v", (3, 1, 4))):
+        b.buffer(name, tile, dtype, "input")
+    b.buffer("s", (2, m, 3), dtype, slots=blocks.rotating_slots)
+    b.buffer("o", (m, 2, 4), dtype, "output")
+    run = {"m": m, "heads": 2, "accumulate": accumulate}
+    segment_gemm_t(b, "q", "k", "s", blocks, k=3, n=3, **run)
+    segment_gemm(b, "s", "v", "o", blocks, k=3, n=4, **run)
+    made = b.build()
+    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), "o")
+    program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, drawn(made))
+    assert program.launches[-2:] == (f"sums of {size} products", f"gemm {size} times")
+    assert all(map(torch.equal, bits(program, "o"), want))
+
+
+@pytest.mark.parametrize("case", ["slots in place", "another operand", "another product", "another result"])
+def test_a_loop_has_products_that_differ_in_tiles_alone(case):
+    b = Builder(Mesh(2, 2), case)
+    for name, slots in (("a", 3), ("b", 1), ("other", 1), ("c", 1), ("d", 1)):
+        b.buffer(name, (3, 3), "bf16", "output" if name in "cd" else "input", slots)
+    b.round(b.local("gemm", "d", ("a", "b"), m=3, k=3, n=3))
+    for number in range(3):
+        changed = number == 2
+        ins = Slot("a", number), "other" if changed and case == "another operand" else "b"
+        product = "gemm_t" if changed and case == "another product" else "gemm"
+        out = "d" if changed and case == "another result" else "c"
+        b.round(b.local(product, out, ins, m=3, k=3, n=3, add=number > 0))
+    made = b.build()
+    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), "cd")
+    assert all(map(torch.equal, bits(TritonExecutor(exchange="elided").bind(made, drawn(made)), "cd"), want))
 
 
 SHARED = {

@@ -80,7 +80,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid, launch
-    from wafer_triton.kernels.gemm import chains
+    from wafer_triton.kernels.gemm import chains, in_turn
     from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.schedule.builder import Builder
@@ -147,6 +147,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             along = (each._replace(index=cores) for each in (rounded, a, b))
             sums = chains(find("gemm_t").fused((c,), (a, b), **shape), *along, cores, cores)
             record(f"chains {m}x{k}x{n}-{name}", blocks, launch, [sums], cores)
+            turns = [find("gemm").fused((c,), (a, b), **shape, add=add) for add in (False, True)]
+            record(f"gemm {m}x{k}x{n}-{name}, in turn", blocks, launch, in_turn(turns, 4), cores)
             labels = Labels(cores, cores, 0)
             with mock.patch.object(elided_, "on_hopper", lambda: False):  # by warp groups: test_static_gate.py
                 record(

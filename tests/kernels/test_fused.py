@@ -110,7 +110,7 @@ def test_an_op_before_a_tree_joins_it_unless_tiles_clash(exchange, overwritten):
     whats = [step.what.split(", reduce")[0] for step in program.calls if isinstance(step, Launch)]
     # with elided exchange the tiles of h are in x, and move out before x changes
     before = ["exchange"] if exchange == "explicit" else ["copy"] * overwritten
-    assert whats[: len(before) + 1] == [*before, "add, add"]
+    assert whats[: len(before) + 1] == [*before, "add 2 times"]
 
 
 def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:

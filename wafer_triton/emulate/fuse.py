@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -186,6 +187,8 @@ class Group:
         """The name of the launch in a record."""
         words = [f"sums of {len(self.sums)} products"] * bool(self.sums)
         words += ["fold"] * len(self.folds) + [task.what for task in self.tasks]
+        runs = ((word, len(list(run))) for word, run in groupby(words))
+        words = [f"{word} {number} times" if number > 1 else word for word, number in runs]
         return ", ".join(words + ([self.tree.what] if self.tree else []))
 
 

@@ -28,7 +28,7 @@ from wafer_triton.kernels.compute_shift import products
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.gemm import chains
+from wafer_triton.kernels.gemm import chains, in_turn
 from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import EMPTY, Watch
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Slot
@@ -217,6 +217,8 @@ class TritonExecutor(Executor):
             return [*fold_launches, self._tree_launch(memory, group, ops, all_ops)]
         if not ops:
             return fold_launches
+        if self.exchange == "elided" and memory.tables is None:
+            ops = in_turn(ops, memory.mesh.cores)
         cores = group.tasks[0].table
         if heads:
             ops = [self._fold_op(memory, one) for one in heads] + ops
