@@ -227,10 +227,10 @@ def _as_sums(product: Task, reduction: Task, copy: Task) -> Sums | None:
     if not (isinstance(product, LocalTask) and isinstance(reduction, TreeTask) and isinstance(copy, LocalTask)):
         return None
     tree, (part, *operands), (out, source) = reduction.tree, product.op.args, copy.op.args[:2]
-    mapped = [homes for _, homes in product.remote_reads]
+    mapped = [homes.astype(np.int32) for _, homes in product.remote_reads]
     if not (
         tree.once and tree.op == "add" and product.op.is_product and product.cores is None and not product.in_place
-        and copy.what == "copy" and copy.cores is not None and not copy.remote_reads
+        and copy.what == "copy" and copy.cores is not None
         and source.tensor is part.tensor and out.tensor.dtype == part.tensor.dtype and out.index is None
         and copy.op.sizes.NUMEL.value == part.stride and out.offset % part.stride == 0 == out.stride % part.stride
         and all(out.tensor is not each.tensor for each in operands)
