@@ -7,7 +7,7 @@ physical cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
@@ -15,12 +15,11 @@ from operator import itemgetter
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, distinct_runs, stages
-from wafer_triton.count.spans import Sides, differences, lines_of, senders, sends
+from wafer_triton.count.spans import Sides, fullest, line_loads, lines_of, senders, sends
 from wafer_triton.count.times import Turn, Turns, all_times, along, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
@@ -144,8 +143,8 @@ def _loads(schedule: Schedule, reader: _Reader) -> Loads:
             moved[moves.axis].append((moves, turns, schedule.buffers[slot.buffer].slot_bytes(slot) * times))
     for axis, every in moved.items():
         sides = Sides.of(mesh, axis)
-        logical = differences(reader.crossed, axis, every)
-        physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3).cumsum(1)[:, :-1]
+        sums, kind = line_loads(reader.crossed, axis, every)
+        physical = sums[:, :-1, kind].reshape(2, sides.along, -1, sides.fold_across).sum(3)
         loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
     return loads
 
@@ -179,55 +178,22 @@ class _Reader:
             of_axis.setdefault(moves.axis, []).append((moves, size))
         busiest = flows = 0
         for axis, moved in of_axis.items():
-            count = self.apart if any(moves.paired for moves, _ in moved) else self.alike
-            most, together = count(moved, Sides.of(self.mesh, axis), along(axis, turns)[0])
-            busiest, flows = max(busiest, most), max(flows, together)
+            most = self.fullest(axis, [(moves, 1) for moves, _ in moved], turns)
+            sizes = {size for _, size in moved}
+            flows = max(flows, most)
+            busiest = max(busiest, most * sizes.pop() if len(sizes) == 1 else self.fullest(axis, moved, turns))
         macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core
         return Account(
             rounds=times, stages=stages(RoundRun((round_,))) * times, hops=hops * times, link_bytes=link_bytes * times,
             macs=macs * times, messages=messages * times, busiest_link_bytes=busiest, flows=flows,
         )  # fmt: skip
 
-    def alike(self, moved: Sequence[tuple[Moves, int]], sides: Sides, turns: Turns) -> tuple[int, int]:
-        """Return the bytes and the messages on the fullest link, given messages with the bytes of their tiles.
-
-        Lines that take part in the same messages are counted once. Which of them share a physical line may change with
-        the time.
-        """
-        kinds, on = _kinds([moves.lines for moves, _ in moved], sides.across)
-        links = np.array([self.crossed.of(moves).differences for moves, _ in moved])
-        sizes, busiest, flows = np.array([size for _, size in moved]), 0, 0
-        fold = sides.fold_across
-        for when in self.rows(turns) if fold > 1 and len(on) > 1 and turns else (np.arange(sides.across)[None],):
-            weights = _together(kinds[when], len(on), fold) @ on
-            count = _fullest(weights, links)
-            size = count * sizes[0] if (sizes == sizes[0]).all() else _fullest(weights * sizes, links)
-            busiest, flows = max(busiest, int(size.max())), max(flows, int(count.max()))
-        return busiest, flows
-
-    def apart(self, moved: Sequence[tuple[Moves, int]], sides: Sides, turns: Turns) -> tuple[int, int]:
-        """Return the same as `alike` of messages that have lines of their own, link by link in order."""
-        lines, ends, sizes = list[Index](), list[Index](), list[Index]()
-        for moves, size in moved:
-            tiles = self.crossed.of(moves)
-            own = tiles.line
-            if own is None:
-                own = (np.arange(sides.across) if moves.lines is None else moves.lines)[:, None]
-            for end, sign in zip(tiles.ends, (1, -1), strict=True):
-                both = np.broadcast_arrays(own, end)
-                lines.append(both[0].ravel())
-                ends.append(both[1].ravel())
-                sizes.append(np.full(ends[-1].size, sign * size))
-        line, end, change = map(np.concatenate, (lines, ends, sizes))
-        busiest = flows = 0
-        for when in self.rows(turns) if sides.fold_across > 1 and turns else (np.arange(sides.across)[None],):
-            for rows in when:
-                link = np.argsort(rows)[line] // sides.fold_across * (2 * sides.along + 2) + end
-                order = np.argsort(link, kind="stable")
-                last = np.flatnonzero(np.diff(link[order], append=-1))
-                busiest = max(busiest, int(change[order].cumsum()[last].max(initial=0)))
-                flows = max(flows, int(np.sign(change[order]).cumsum()[last].max(initial=0)))
-        return busiest, flows
+    def fullest(self, axis: str, moved: Iterable[tuple[Moves, int]], turns: Turns) -> int:
+        """Return the most weight of moves with weights on a link at any time of their turns."""
+        fold, turns = Sides.of(self.mesh, axis).fold_across, along(axis, turns)[0]
+        sums, kind = line_loads(self.crossed, axis, ((moves, (), weight) for moves, weight in moved))
+        every = self.rows(turns) if fold > 1 and turns else [np.arange(len(kind))]
+        return max(fullest(sums, kind[rows], fold) for rows in every)
 
     def rows(self, turns: Turns) -> Iterator[Index]:
         """Yield for all times of the innermost turn the rows that did the same in the first time, [times, rows]."""
@@ -237,52 +203,6 @@ class _Reader:
             for own in each:
                 rows = rows[:, own]
             yield rows
-
-
-def _fullest(weights: Index, links: Index) -> Index:
-    """Return the most on a link for each row of weights [kinds, n] of differences of links [n, 2 * (along + 1)]."""
-    return (weights @ links).reshape(len(weights), 2, -1).cumsum(2).max((1, 2))
-
-
-def _kinds(lines: Sequence[Index | None], across: int) -> tuple[Index, Index]:
-    """Return the kind of each line, equal where the same lists (None: all) name it, and the lists of each kind."""
-    if all(own is None for own in lines):
-        return np.zeros(across, np.int64), np.ones((1, len(lines)), bool)
-    kinds, named = np.zeros(across, np.int64), np.ones((len(lines), across), bool)
-    for has, own in zip(named, lines, strict=True):
-        if own is not None:
-            has[:] = False
-            has[own] = True
-            kinds = _numbered(2 * kinds + has)
-    return kinds, named[:, _one_of_each(kinds)].T
-
-
-def _together(kinds: Index, number: int, fold: int) -> Index:
-    """Return how many of each kind `fold` neighbours are, for all that there are in [times, lines], [., kinds]."""
-    if fold == 1:
-        return np.eye(number, dtype=np.int64)
-    together: Index = np.zeros((len(kinds), kinds.shape[1] // fold), np.int64)
-    counts = list[NDArray[np.int16]]()
-    for kind in range(number):
-        has, count = kinds == kind, np.zeros(together.shape, np.int16)
-        for place in range(fold):
-            count += has[:, place::fold]
-        together = _numbered((fold + 1) * together + count)
-        counts.append(count)
-    one = _one_of_each(together)
-    return np.stack([count.ravel()[one] for count in counts], 1).astype(np.int64)
-
-
-def _numbered(codes: Index) -> Index:
-    """Return small numbers with as few as there are different ones, from 0 on."""
-    return ((np.bincount(codes.ravel()) > 0).cumsum() - 1)[codes]
-
-
-def _one_of_each(numbers: Index) -> Index:
-    """Return the index of an entry of each number."""
-    entry = np.zeros(int(numbers.max()) + 1, np.int64)
-    entry[numbers.ravel()] = np.arange(numbers.size)
-    return entry
 
 
 def multiply_adds(op: Local) -> int:

@@ -207,26 +207,49 @@ def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Mo
     return total
 
 
-def differences(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> Index:
-    """Return the differences of all logical lines for moves along an axis with their weights: [2, along + 1, across].
+def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> tuple[Index, Index]:
+    """Return the sums of weights of moves along an axis over each link, and the kind of each logical line, [across].
 
-    Their `cumsum` along the line is the sum of weights over each link, by its sending core.
+    Lines of a kind have the same sums, [2, along + 1, kinds] by sending core.
     """
     every, sides = list(moved), Sides.of(crossed.mesh, axis)
-    whole = np.zeros((2 * sides.along + 2, sides.across), np.int64)
-    for line, weights in on_lines(sides, (each for each in every if not each[0].paired)).items():
-        own = crossed.of(line).differences
-        at = np.flatnonzero(own)
-        whole[at] += own[at, None] * weights
-    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(whole), {(): whole})
-    for moves, turns, weight in every:
-        if moves.paired:
-            turns, times = along(axis, turns)
-            tiles = crossed.of(moves)
-            assert tiles.line is not None
-            for end, sign in zip(tiles.ends, (1, -1), strict=True):
-                np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
+    paired = [each for each in every if each[0].paired]
+    lines = on_lines(sides, (each for each in every if not each[0].paired))
+    weights = np.array([*lines.values()], np.int64).reshape(len(lines), sides.across)
+    kind = np.arange(sides.across)
+    if not paired:
+        weights, kind = _kinds(weights)
+    changes = np.zeros((2 * sides.along + 2, weights.shape[1]), np.int64)
+    for line, own in zip(lines, weights, strict=True):
+        change = crossed.of(line).differences
+        at = np.flatnonzero(change)
+        changes[at] += change[at, None] * own
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes), {(): changes})
+    for moves, turns, weight in paired:
+        turns, times = along(axis, turns)
+        tiles = crossed.of(moves)
+        for end, sign in zip(tiles.ends, (1, -1), strict=True):
+            np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
     for turns, apart in in_turn.items():
         if turns:
-            whole += spread(turns, apart.T).T
-    return whole.reshape(2, sides.along + 1, sides.across)
+            changes += spread(turns, apart.T).T
+    return changes.reshape(2, sides.along + 1, -1).cumsum(1), kind
+
+
+def fullest(loads: Index, kind: Index, fold: int) -> int:
+    """Return the most on a link of a physical line, which `fold` neighbours of the logical lines [..., lines] share."""
+    if fold > 1:
+        lines = kind.reshape(-1, fold)
+        together = lines[:, 0]
+        for other in lines.T[1:]:  # numbers of the different rows of kinds
+            together = np.unique(together * (1 + kind.max()) + other, return_inverse=True)[1]
+        loads = loads[..., lines[np.unique(together, return_index=True)[1]]].sum(-1)
+    return int(loads.max(initial=0))
+
+
+def _kinds(weights: Index) -> tuple[Index, Index]:
+    """Return the different columns of weights [moves, lines], and the number of that of each line."""
+    if (weights == weights[:, :1]).all():  # most rounds are alike on all lines
+        return weights[:, :1], np.zeros(weights.shape[1], np.int64)
+    kinds, kind = np.unique(weights, axis=1, return_inverse=True)
+    return kinds, kind.ravel()

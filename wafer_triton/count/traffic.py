@@ -24,8 +24,8 @@ from math import ceil
 import numpy as np
 
 from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.count.spans import Crossed, Sides, differences, lines_of, sends
-from wafer_triton.schedule.rounds import Exchange, Moves, Round, Slot
+from wafer_triton.count.spans import Crossed, Sides, fullest, line_loads, lines_of, sends
+from wafer_triton.schedule.rounds import Exchange, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
@@ -111,18 +111,10 @@ class Traffic:
 
         The mean is that of a logical line, times their number on a physical one; more than the busiest it is not.
         """
-        sides = Sides.of(self.mesh, axis)
-        if all(moves.lines is None for moves, _ in words):  # one line stands for all
-            every = [(self.crossed.of(moves), word) for moves, word in words]
-            weights = np.repeat([word for _, word in every], [tiles.low.size for tiles, _ in every])
-            ends = (np.concatenate(end) for end in zip(*(tiles.ends for tiles, _ in every), strict=True))
-            rise, fall = (np.bincount(end, weights, 2 * sides.along + 2).astype(np.int64) for end in ends)
-            loads = (rise - fall).reshape(2, -1, 1).cumsum(1)
-            busiest = int(loads.max()) * sides.fold_across
-        else:
-            loads = differences(self.crossed, axis, ((moves, (), word) for moves, word in words)).cumsum(1)
-            busiest = int(loads.reshape(*loads.shape[:2], -1, sides.fold_across).sum(3).max())
-        mean = float((loads.sum(1) / np.maximum(np.count_nonzero(loads, 1), 1)).max()) * sides.fold_across
+        fold = Sides.of(self.mesh, axis).fold_across
+        sums, kind = line_loads(self.crossed, axis, ((moves, (), word) for moves, word in words))
+        busiest = fullest(sums, kind, fold)
+        mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
         return busiest, min(mean, float(busiest))
 
     def hops(self, run: Sequence[Round]) -> int:
@@ -136,30 +128,25 @@ class Traffic:
     def _longest_path(self, exchanges: Sequence[Sequence[Exchange]], axis: str) -> int:
         """Return the longest path that data can take on a line of an axis, given the exchanges of each round."""
         rounds = [[one.moves for one in together if one.axis == axis] for together in exchanges]
-        across, every = Sides.of(self.mesh, axis).across, [moves for together in rounds for moves in together]
-        if all(moves.lines is None for moves in every):
-            across = 1  # all move alike
-        most, apart = np.zeros(across, np.int64), np.zeros(across, bool)
+        across, named = Sides.of(self.mesh, axis).across, list[Index]()
+        most = np.zeros(across, np.int64)  # by line, the longest moves of all rounds together
         for together in rounds:
             longest = np.zeros(across, np.int64)
             for moves in together:
                 tiles, lines = self.crossed.of(moves), slice(None) if moves.lines is None else moves.lines
+                named.append(np.zeros(across, np.int64))
                 if tiles.line is None:
                     longest[lines] = np.maximum(longest[lines], tiles.hops)
+                    named[-1][lines] = 1
                 else:
                     np.maximum.at(longest, tiles.line, tiles.high - tiles.low)
-                    apart[lines] = True
+                    named[-1][lines] = 1 + lines
             most += longest
-        path = int(most.max()) if len(rounds) == 1 else 0
+        path, of_lines = 0, np.array(named)
         while most.max() > path:
             line = int(most.argmax())
             path = max(path, self._path(rounds, axis, line))
-            other = apart.copy()  # lines with a move that this one has not
-            for moves in every:
-                if moves.lines is not None and not (moves.lines == line).any():
-                    other[moves.lines] = True
-            most = np.where(other, most, 0)
-            most[line] = 0
+            most[((of_lines == 0) | (of_lines == of_lines[:, [line]])).all(0)] = 0  # as this one has all their moves
         return path
 
     def _path(self, rounds: Sequence[Sequence[Moves]], axis: str, line: int) -> int:
@@ -168,23 +155,14 @@ class Traffic:
         for together in rounds:
             before = path.copy()
             for moves in together:
-                here = _on(moves, line)
-                if here is not None:
-                    hops = np.abs(here.recv // fold - here.send // fold)
-                    np.maximum.at(path, here.recv, before[here.send] + hops)
+                on = slice(None) if moves.lines is None else moves.lines == line
+                if moves.lines is None or on.any():
+                    at = on if moves.paired else slice(None)
+                    send, recv = moves.send[at], moves.recv[at]
+                    np.maximum.at(path, recv, before[send] + np.abs(recv // fold - send // fold))
         return int(path.max())
 
 
 # Runs of one-word tiles by their moves, half a kilobyte each.
 _UNITS: dict[tuple[tuple[int, int], tuple[int, int], bytes], _Walk] = {}
 _MOST = 4096
-
-
-def _on(moves: Moves, line: int) -> Moves | None:
-    """Return the moves on one logical line, if it has any."""
-    if moves.lines is None:
-        return moves
-    mine = moves.lines == line
-    if not mine.any():
-        return None
-    return Moves(moves.axis, moves.send[mine], moves.recv[mine]) if moves.paired else moves
