@@ -7,10 +7,10 @@ physical cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from operator import itemgetter
 from typing import Self
 
@@ -95,16 +95,12 @@ class Account(Counts):
 def account(schedule: Schedule) -> Account:
     """Return the counts of a schedule: rounds, stages, hops, messages, bytes over links, multiply-adds and SRAM."""
     with rules.reading(schedule):
-        reader, held, runs = _Reader(schedule), sram.account(schedule), distinct_runs(schedule)
-        added = Account()
-        for (round_, turns), times in occurrences(schedule.rounds.steps).items():
-            added += reader.round(round_, turns) * times
+        reader, held, rounds = _Reader(schedule), sram.account(schedule), occurrences(schedule.rounds.steps)
+        added = sum((reader.round(*each) * times for each, times in rounds.items()), Account())
+        added = sum((reader.run(run) * times for run, times in distinct_runs(schedule)), added)
         return replace(
             added,
-            stages=sum(stages(run) * times for run, times in runs),
-            hops=sum(reader.traffic.hops(run) * times for run, times in runs),
-            serial_words=sum(reader.traffic.run(run).busiest_words * times for run, times in runs),
-            busiest_link_bytes=max((int(load.max()) for load in _loads(schedule, reader).values()), default=0),
+            busiest_link_bytes=_most(reader.loads(rounds)),
             sram_peak_bytes=held.peak_bytes,
             sram_by_buffer=held.by_buffer,
         )
@@ -133,24 +129,12 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
         >>> loads["east"][:, middle - 1].sum(), loads["west"][:, middle].sum()
     """
     (block,) = check_counts(block=block)
-    return {way: _blocks(load, block) for way, load in _loads(schedule, _Reader(schedule)).items()}
-
-
-def _loads(schedule: Schedule, reader: _Reader) -> Loads:
-    loads, mesh, moved = Loads(), schedule.mesh, dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
-    for (round_, turns), times in occurrences(schedule.rounds.steps).items():
-        for moves, slot in sends(round_, mesh):
-            moved[moves.axis].append((moves, turns, schedule.buffers[slot.buffer].slot_bytes(slot) * times))
-    for axis, every in moved.items():
-        sides = Sides.of(mesh, axis)
-        sums, kind = line_loads(reader.crossed, axis, every)
-        physical = sums[:, :-1, kind].reshape(2, sides.along, -1, sides.fold_across).sum(3)
-        loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
-    return loads
+    loads = _Reader(schedule).loads(occurrences(schedule.rounds.steps))
+    return {way: _blocks(load, block) for way, load in loads.items()}
 
 
 class _Reader:
-    """Counts of rounds; what is read of moves is kept while it lives."""
+    """Counts of rounds and runs; what is read of moves is kept while it lives."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
@@ -159,39 +143,47 @@ class _Reader:
         self.times = cache(Turn.all)
 
     def alone(self, round_: Round) -> Account:
-        """Return the counts of a round, the words of its critical path among them."""
-        return replace(self.round(round_), serial_words=self.traffic.run(RoundRun((round_,))).busiest_words)
+        """Return the counts of a round, those of its critical path and of its busiest link among them."""
+        counts = self.round(round_, ()) + self.run(RoundRun((round_,)))
+        return replace(counts, busiest_link_bytes=_most(self.loads({(round_, ()): 1})))
 
-    def round(self, round_: Round, turns: Turns = ()) -> Account:
-        """Return the counts of a round in all times of its turns."""
-        times, messages, link_bytes, hops = all_times(turns), 0, 0, 0
-        of_axis: dict[str, list[tuple[Moves, int]]] = {}
-        for moves, slot in sends(round_, self.mesh):
-            size, tiles, lines = (
-                self.buffers[slot.buffer].slot_bytes(slot),
-                self.crossed.of(moves),
-                lines_of(moves, self.mesh),
-            )
-            hops = max(hops, tiles.hops)
-            link_bytes += size * lines * tiles.crossings
-            messages += senders(moves, self.mesh) * lines
-            of_axis.setdefault(moves.axis, []).append((moves, size))
-        busiest = flows = 0
-        for axis, moved in of_axis.items():
-            most = self.fullest(axis, [(moves, 1) for moves, _ in moved], turns)
-            sizes = {size for _, size in moved}
-            flows = max(flows, most)
-            busiest = max(busiest, most * sizes.pop() if len(sizes) == 1 else self.fullest(axis, moved, turns))
-        macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core
+    def run(self, run: RoundRun) -> Account:
+        """Return the counts of a run on its critical path, and its bytes over links."""
+        traffic = self.traffic.run(run)
         return Account(
-            rounds=times, stages=stages(RoundRun((round_,))) * times, hops=hops * times, link_bytes=link_bytes * times,
-            macs=macs * times, messages=messages * times, busiest_link_bytes=busiest, flows=flows,
-        )  # fmt: skip
+            stages=stages(run), hops=traffic.hops, serial_words=traffic.busiest_words, link_bytes=traffic.link_bytes
+        )
 
-    def fullest(self, axis: str, moved: Iterable[tuple[Moves, int]], turns: Turns) -> int:
-        """Return the most weight of moves with weights on a link at any time of their turns."""
+    def round(self, round_: Round, turns: Turns) -> Account:
+        """Return all other counts of a round in all times of its turns."""
+        moved: dict[str, list[Moves]] = {}
+        for moves, _ in sends(round_, self.mesh):
+            moved.setdefault(moves.axis, []).append(moves)
+        counts = Account(
+            rounds=1,
+            messages=sum(senders(moves, self.mesh) * lines_of(moves, self.mesh) for moves in chain(*moved.values())),
+            flows=max((self.flows(axis, own, turns) for axis, own in moved.items()), default=0),
+            macs=sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core,
+        )
+        return counts * all_times(turns)
+
+    def loads(self, rounds: Mapping[tuple[Round, Turns], int]) -> Loads:
+        """Return the bytes over each directed link in rounds that come so often in every turn."""
+        loads, moved = Loads(), dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
+        for (round_, turns), times in rounds.items():
+            for moves, slot in sends(round_, self.mesh):
+                moved[moves.axis].append((moves, turns, self.buffers[slot.buffer].slot_bytes(slot) * times))
+        for axis, every in moved.items():
+            sides = Sides.of(self.mesh, axis)
+            sums, kind = line_loads(self.crossed, axis, every)
+            physical = sums[:, :-1, kind].reshape(2, sides.along, -1, sides.fold_across).sum(3)
+            loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
+        return loads
+
+    def flows(self, axis: str, moved: Iterable[Moves], turns: Turns) -> int:
+        """Return the most messages on a link at any time of their turns."""
         fold, turns = Sides.of(self.mesh, axis).fold_across, along(axis, turns)[0]
-        sums, kind = line_loads(self.crossed, axis, ((moves, (), weight) for moves, weight in moved))
+        sums, kind = line_loads(self.crossed, axis, ((moves, (), 1) for moves in moved))
         every = self.rows(turns) if fold > 1 and turns else [np.arange(len(kind))]
         return max(fullest(sums, kind[rows], fold) for rows in every)
 
@@ -208,6 +200,10 @@ class _Reader:
 def multiply_adds(op: Local) -> int:
     """Return the multiply-adds of the products of a local operation."""
     return int(local.find(op.op).work(**op.params)[0])
+
+
+def _most(loads: Loads) -> int:
+    return max(int(load.max()) for load in loads.values())
 
 
 def _blocks(counts: Index, block: int) -> Index:

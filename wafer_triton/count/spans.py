@@ -228,6 +228,7 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     for moves, turns, weight in paired:
         turns, times = along(axis, turns)
         tiles = crossed.of(moves)
+        assert tiles.line is not None
         for end, sign in zip(tiles.ends, (1, -1), strict=True):
             np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
     for turns, apart in in_turn.items():

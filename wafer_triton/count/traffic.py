@@ -133,7 +133,7 @@ class Traffic:
         for together in rounds:
             longest = np.zeros(across, np.int64)
             for moves in together:
-                tiles, lines = self.crossed.of(moves), slice(None) if moves.lines is None else moves.lines
+                tiles, lines = self.crossed.of(moves), np.arange(across) if moves.lines is None else moves.lines
                 named.append(np.zeros(across, np.int64))
                 if tiles.line is None:
                     longest[lines] = np.maximum(longest[lines], tiles.hops)
@@ -155,8 +155,8 @@ class Traffic:
         for together in rounds:
             before = path.copy()
             for moves in together:
-                on = slice(None) if moves.lines is None else moves.lines == line
-                if moves.lines is None or on.any():
+                on = np.ones(1, bool) if moves.lines is None else moves.lines == line
+                if on.any():
                     at = on if moves.paired else slice(None)
                     send, recv = moves.send[at], moves.recv[at]
                     np.maximum.at(path, recv, before[send] + np.abs(recv // fold - send // fold))
