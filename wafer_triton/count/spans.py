@@ -11,14 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from wafer_triton.count.times import Turns, along, spread
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, once
+from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, disjoint, once
 
 
 class Sides(NamedTuple):
@@ -110,37 +109,21 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
 
 @once  # a price reads each round for its words and for its routes, and layers share the rounds of alignments
 def _of_slots(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
-    """Return the moves along an axis of each slot that a round sends, and whether no core sends by two of them."""
+    """Return the moves along an axis of each slot that a round sends, and whether their senders are `disjoint`."""
     of_slot: dict[tuple[str, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:
             of_slot.setdefault((one.axis, one.src), []).append(one.moves)
-    return [(slot, many, len(many) == 1 or _apart(many)) for (_, slot), many in of_slot.items()]
+    return [
+        (slot, many, len(many) == 1 or disjoint([moves.senders for moves in many]))
+        for (_, slot), many in of_slot.items()
+    ]
 
 
 def senders(moves: Moves, mesh: Mesh) -> int:
     """Return how many cores send by some moves: on each of their lines, if they are not paired."""
     first = moves.lines * mesh.length(moves.axis) if moves.paired and moves.lines is not None else 0
     return int(np.unique(first + moves.send).size)
-
-
-def _apart(many: list[Moves]) -> bool:
-    """Return whether no core sends by two of these moves."""
-    ranges = sorted(moves.reach for moves in many)
-    if all(before[1] < after[0] for before, after in pairwise(ranges)):
-        return True
-    named = [moves.lines for moves in many if moves.lines is not None]
-    if len(named) == len(many) and np.bincount(np.concatenate(named)).max(initial=0) < 2:
-        return True
-    count = 2 + max((int(lines.max()) for lines in named), default=-1)  # the last stands for all that are not named
-    sends = np.zeros((count, 1 + max(most for _, most in ranges)), bool)
-    for moves in many:
-        lines = np.arange(count) if moves.lines is None else moves.lines
-        cores = (lines, moves.send) if moves.paired else (lines[:, None], np.flatnonzero(np.bincount(moves.send)))
-        if sends[cores].any():
-            return False
-        sends[cores] = True
-    return True
 
 
 def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
