@@ -19,7 +19,7 @@ import numpy as np
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, distinct_runs, stages
-from wafer_triton.count.spans import Sides, fullest, line_loads, lines_of, senders, sends
+from wafer_triton.count.spans import Sides, fullest, line_loads, sends
 from wafer_triton.count.times import Turn, Turns, all_times, along, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
@@ -161,7 +161,7 @@ class _Reader:
             moved.setdefault(moves.axis, []).append(moves)
         counts = Account(
             rounds=1,
-            messages=sum(senders(moves, self.mesh) * lines_of(moves, self.mesh) for moves in chain(*moved.values())),
+            messages=sum(np.broadcast(*each.senders.grid(self.mesh)).size for each in chain(*moved.values())),
             flows=max((self.flows(axis, own, turns) for axis, own in moved.items()), default=0),
             macs=sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core,
         )

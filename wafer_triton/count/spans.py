@@ -8,7 +8,7 @@ one. Sums are kept as differences from link to link, so a move costs the same ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -103,7 +103,7 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
     return [
         (moves, slot)
         for slot, many, apart in _of_slots(round_)
-        for moves in (many if apart else [_multicast(many, mesh)])
+        for moves in (many if apart else [joined(many, Sides.of(mesh, many[0].axis).across)])
     ]
 
 
@@ -114,21 +114,14 @@ def _of_slots(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
     for one in round_.exchanges:
         if one.moves.send.size:
             of_slot.setdefault((one.axis, one.src), []).append(one.moves)
-    return [
-        (slot, many, len(many) == 1 or disjoint([moves.senders for moves in many]))
-        for (_, slot), many in of_slot.items()
-    ]
+    return [(slot, many, disjoint([moves.senders for moves in many])) for (_, slot), many in of_slot.items()]
 
 
-def senders(moves: Moves, mesh: Mesh) -> int:
-    """Return how many cores send by some moves: on each of their lines, if they are not paired."""
-    first = moves.lines * mesh.length(moves.axis) if moves.paired and moves.lines is not None else 0
-    return int(np.unique(first + moves.send).size)
-
-
-def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
-    """Return moves along one axis as one, each message once."""
-    axis, across, length = many[0].axis, Sides.of(mesh, many[0].axis).across, mesh.length(many[0].axis)
+def joined(many: Sequence[Moves], across: int) -> Moves:
+    """Return moves along one axis on `across` lines as one, each message once."""
+    if len(many) == 1:
+        return many[0]
+    length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
     alike, codes = all(moves.lines is None for moves in many), list[Index]()
     for moves in many:
         pairs = moves.send * length + moves.recv
@@ -137,7 +130,7 @@ def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
         codes.append(pairs if alike else (of_line * length**2 + pairs).ravel())
     line, pair = np.divmod(np.unique(np.concatenate(codes)), length**2)
     send, recv = np.divmod(pair, length)
-    return Moves(axis, send, recv) if alike else Moves(axis, send, recv, line, paired=True)
+    return Moves(many[0].axis, send, recv) if alike else Moves(many[0].axis, send, recv, line, paired=True)
 
 
 class Crossed(dict[object, Spans]):
