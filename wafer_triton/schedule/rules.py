@@ -285,8 +285,7 @@ class _Check:
             return None  # as in an alignment, or a tree
         cells = first.cells(self.schedule)
         both = cells[np.isin(cells, second.cells(self.schedule))]
-        slots = self.schedule.buffers[first.slot.buffer].slots
-        return divmod(int(both.min()) // slots, self.mesh.shape[1]) if both.size else None
+        return self.schedule.place(first.slot.buffer, int(both.min()))[1] if both.size else None
 
 
 def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
