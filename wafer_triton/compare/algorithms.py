@@ -22,7 +22,7 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import named, unit
+from wafer_triton.text.quantity import figures, named, unit
 from wafer_triton.text.table import Results, Table
 from wafer_triton.verify.intent import Intent
 
@@ -87,16 +87,9 @@ def _beside(
     rows = [
         AlgorithmRow(
             algorithm=name,
-            rounds=counted.rounds,
-            stages=counted.stages,
-            hops=counted.hops,
-            routes=costs[name].routes,
-            busiest_link_bytes=counted.busiest_link_bytes,
-            sram_peak_bytes=counted.sram_peak_bytes,
-            cycles=costs[name].cycles,
-            tuned_cycles=costs[name].tuned_cycles,
             error=errors.get(name),
             verdict=verdict(counted, mesh, c, costs[name].routes, _busy(recipes[name], product), best),
+            **figures(AlgorithmRow, costs[name], counted),
         )
         for name, counted in counts.items()
     ]

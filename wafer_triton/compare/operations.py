@@ -20,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds, distinct, flat, uses
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import named, unit
+from wafer_triton.text.quantity import figures, named, unit
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.steps import Step
@@ -106,10 +106,11 @@ def judged(schedule: Schedule) -> Operation:
 def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
     counted, cost = account(step), price(step)
     return Operation(
-        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
-        cost.cycles, cost.tuned_cycles,
-        verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
-    )  # fmt: skip
+        phase=phase,
+        name=step.name,
+        verdict=verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
+        **figures(Operation, cost, counted),
+    )
 
 
 def _steps(whole: Schedule) -> Iterator[Schedule]:

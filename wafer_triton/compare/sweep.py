@@ -41,7 +41,7 @@ from wafer_triton.serve.batch import Batched
 from wafer_triton.serve.batch import batch as turn
 from wafer_triton.shape.read import Model
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.quantity import Legend, figures, unit
 from wafer_triton.text.table import Result
 
 MOST_WHOLE = 2**53  # up to which a number that is whole is given as a whole number
@@ -140,11 +140,7 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
         sram.check(schedule)
         cost = price(schedule)
-        found = vars(cost) | {
-            "seconds": cost.cycles / schedule.mesh.device.clock_hz,
-            "communication_cycles": cost.communication_cycles,
-        }
-        return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
+        return OwnCost(**figures(OwnCost, Prediction.of(cost, schedule.mesh.device), cost))
 
     try:
         own_signature = signature(function)

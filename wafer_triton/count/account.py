@@ -95,7 +95,7 @@ class Account(Counts):
 def account(schedule: Schedule) -> Account:
     """Return the counts of a schedule: rounds, stages, hops, messages, bytes over links, multiply-adds and SRAM."""
     with rules.reading(schedule):
-        reader, held, rounds = _Reader(schedule), sram.account(schedule), occurrences(schedule.rounds.steps)
+        reader, held, rounds = _Reader(schedule), sram.account(schedule), occurrences(schedule)
         added = sum((reader.round(*each) * times for each, times in rounds.items()), Account())
         added = sum((reader.run(run) * times for run, times in distinct_runs(schedule)), added)
         return replace(
@@ -129,7 +129,7 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
         >>> loads["east"][:, middle - 1].sum(), loads["west"][:, middle].sum()
     """
     (block,) = check_counts(block=block)
-    loads = _Reader(schedule).loads(occurrences(schedule.rounds.steps))
+    loads = _Reader(schedule).loads(occurrences(schedule))
     return {way: _blocks(load, block) for way, load in loads.items()}
 
 

@@ -21,10 +21,9 @@ makes a round cheaper, and buffers' names are of no account.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +60,7 @@ def kind(round_: Round) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundRun(Value, Sequence[Round]):
+class RoundRun(Value):
     """The rounds of some steps, which are counted and priced together."""
 
     steps: tuple[Step, ...]
@@ -94,12 +93,8 @@ class RoundRun(Value, Sequence[Round]):
     def __len__(self) -> int:
         return count(self.steps)
 
-    @overload
-    def __getitem__(self, at: int) -> Round: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Round, ...]: ...
-    def __getitem__(self, at: int | slice) -> Round | tuple[Round, ...]:
-        return self.rounds[at]
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.rounds)
 
 
 def runs(schedule: Schedule) -> list[RoundRun]:

@@ -15,7 +15,7 @@ over its runs. These are the hops of the closed forms of Luczynski et al., "Near
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -92,7 +92,7 @@ class Traffic:
     def _size(self, slot: Slot) -> int:
         return self.buffers[slot.buffer].slot_bytes(slot)
 
-    def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
+    def _walked(self, run: Iterable[Round], unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         if len(self.crossed) > 2048:  # spans of one run of an all-to-all may take 30 MB
             self.crossed.clear()
@@ -117,7 +117,7 @@ class Traffic:
         mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
         return busiest, min(mean, float(busiest))
 
-    def hops(self, run: Sequence[Round]) -> int:
+    def hops(self, run: Iterable[Round]) -> int:
         """Return the hops of a run (see above)."""
         hops = 0
         for along, rounds in groupby(run, axes):

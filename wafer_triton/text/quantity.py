@@ -45,6 +45,12 @@ def named(label: str, **more: Any) -> Metadata:
     return {"label": label, **more}
 
 
+def figures(of: type, *sources: object) -> dict[str, Any]:
+    """Return the fields of a dataclass that `sources` have by the same names; of one in several the last counts."""
+    names = [each.name for each in fields(of)]
+    return {name: getattr(source, name) for source in sources for name in names if hasattr(source, name)}
+
+
 class Legend:
     """Units and labels by the name of a field.
 
