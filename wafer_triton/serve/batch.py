@@ -164,5 +164,9 @@ def falls(block: Block, context: int, fewer: int, more: int, c: Constants) -> st
 
 def _rows(block: Block, context: int, step: str) -> int:
     """Return the most rows of a local product of a step."""
-    phases = [phase for every in layers.decode_phases(block, context).values() for phase in every]
+    phases = [
+        phase
+        for every in layers.phases_by_kind(block, layers.decode_sub_layers(block, context)).values()
+        for phase in every
+    ]
     return max((one.m for phase in phases if phase.label == step for one in phase.products), default=0)
