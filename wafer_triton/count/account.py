@@ -34,10 +34,6 @@ WAYS = {"x": ("east", "west"), "y": ("south", "north")}
 _BUFFERS = 6  # the text of an account names six buffers and sums the others
 
 
-def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return max(own, other, key=lambda held: sum(held.values()))
-
-
 @dataclass(frozen=True, repr=False)
 class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says.
@@ -57,7 +53,9 @@ class Account(Counts):
     # contention: the most messages on one directed link in one round
     flows: int = field(default=0, metadata=unit("flows", join=max))
     # in the fullest round of the schedule that needs most SRAM; a region holds several blocks
-    sram_by_buffer: dict[str, int] = field(default_factory=dict, metadata=unit("B", "SRAM", join=_fuller))
+    sram_by_buffer: dict[str, int] = field(
+        default_factory=dict, metadata=unit("B", "SRAM", join=lambda *held: sram.fullest(held))
+    )
     launches: tuple[str, ...] = ()  # kernel launches of an emulation on a GPU, see `Program.launches`
 
     def __str__(self) -> str:

@@ -63,7 +63,7 @@ def kind(round_: Round) -> str:
 class RoundRun(Value):
     """The rounds of some steps, which are counted and priced together."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Round | Ring | Tree, ...]
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
