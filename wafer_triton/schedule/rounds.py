@@ -297,12 +297,6 @@ class Slot(Value):
         """Whether every core uses the same slot."""
         return not isinstance(self.index, np.ndarray)
 
-    def at(self, rows: Index, cols: Index) -> SlotIndex | int | None:
-        """Return the slot number of cores in these rows and columns, or of all; None for the whole buffer."""
-        if isinstance(self.index, np.ndarray):
-            return self.index[cols if self.axis == "x" else rows]
-        return self.index
-
     def cells(self, mesh: Mesh, slots: int, cores: Index | None = None) -> Index:
         """Return where the tiles of some cores (None: all) lie, as core * slots + slot: [cores].
 

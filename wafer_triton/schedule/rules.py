@@ -233,9 +233,9 @@ class _Check:
                 # element by element, a slot may become itself, but not a part of itself
                 aligned = definition.elementwise and (out.index is None) == (read.index is None)
                 if not aligned and out.buffer == read.buffer:
-                    core = self.meeting(Access(out, op, writes=True), Access(read, op))
-                    if core is not None:
-                        self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
+                    met = self.meeting(Access(out, op, writes=True), Access(read, op))
+                    if met is not None:
+                        self.fail("overwritten", f"{op.op} writes {out}, which it reads", met[1])
 
     def operand(self, slot: Slot) -> SlotOperand:
         """Return a slot as an operand of an operation."""
@@ -272,20 +272,19 @@ class _Check:
 
     def apart(self, first: Access, second: Access, verdict: str, message: str) -> None:
         """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
-        core = self.meeting(first, second)
-        if core is not None:
-            index = first.slot.at(*map(np.array, core))
-            slot = first.slot if first.slot.is_fixed else Slot(first.slot.buffer, index)
-            self.fail(verdict, f"core {core} {message.format(slot)}", core)
+        met = self.meeting(first, second)
+        if met is not None:
+            slot, core = met
+            self.fail(verdict, f"core {core} {message.format(first.slot if first.slot.is_fixed else slot)}", core)
 
-    def meeting(self, first: Access, second: Access) -> tuple[int, int] | None:
-        """Return the first core of which two accesses of the same buffer touch the same slot."""
+    def meeting(self, first: Access, second: Access) -> tuple[Slot, tuple[int, int]] | None:
+        """Return the first slot that two accesses of the same buffer touch, and its core."""
         everywhere = Cores.of(None, None)
         if disjoint([access.cores or everywhere for access in (first, second)]):
             return None  # as in an alignment, or a tree
         cells = first.cells(self.schedule)
         both = cells[np.isin(cells, second.cells(self.schedule))]
-        return self.schedule.place(first.slot.buffer, int(both.min()))[1] if both.size else None
+        return self.schedule.place(first.slot.buffer, int(both.min())) if both.size else None
 
 
 def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
