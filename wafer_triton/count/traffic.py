@@ -101,21 +101,15 @@ class Traffic:
             moved.setdefault(moves.axis, []).append((moves, WORD_BYTES if unit else self._size(slot)))
         loads = list[tuple[int, float, int]]()
         for axis, own in sorted(moved.items()):
+            fold = Sides.of(self.mesh, axis).fold_across
+            words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in own)
+            sums, kind = line_loads(self.crossed, axis, words)
+            busiest = fullest(sums, kind, fold)
+            # the mean of a logical line, times their number on a physical one, but no more than the busiest
+            mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
             crossed = (size * lines_of(moves, self.mesh) * self.crossed.of(moves).crossings for moves, size in own)
-            words = [(moves, ceil(size / WORD_BYTES)) for moves, size in own]
-            loads.append((*self._words(axis, words), sum(crossed)))
+            loads.append((busiest, min(mean, float(busiest)), sum(crossed)))
         return _Walk(self.hops(run), tuple(loads))
-
-    def _words(self, axis: str, words: list[tuple[Moves, int]]) -> tuple[int, float]:
-        """Return the words on the busiest and on the mean link of an axis, by words of a tile.
-
-        The mean is that of a logical line, times their number on a physical one; more than the busiest it is not.
-        """
-        fold = Sides.of(self.mesh, axis).fold_across
-        sums, kind = line_loads(self.crossed, axis, ((moves, (), word) for moves, word in words))
-        busiest = fullest(sums, kind, fold)
-        mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
-        return busiest, min(mean, float(busiest))
 
     def hops(self, run: Iterable[Round]) -> int:
         """Return the hops of a run (see above)."""
