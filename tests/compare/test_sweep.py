@@ -9,7 +9,7 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.grid import MOST_POINTS, REASON, feasible, parsed, points, size, write_csv
 from wafer_triton.compare.sweep import KINDS, own, sweep, unmoved
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import decode_block, decode_phases
+from wafer_triton.cost.layers import decode_block, decode_sub_layers, phases_by_kind
 from wafer_triton.cost.price import price
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
@@ -103,7 +103,8 @@ def test_counts_of_a_block_are_the_same_on_every_device():
     assert own_blocks[0] != own_blocks[1] and own_blocks[0].anywhere == own_blocks[1].anywhere
     for kind in kinds:
         assert decode_need(own_blocks[0], kind) == decode_need(own_blocks[1], kind)
-    assert decode_phases(own_blocks[0], 64) == decode_phases(own_blocks[1], 64)
+    first, second = (phases_by_kind(block, decode_sub_layers(block, 64)) for block in own_blocks[:2])
+    assert first == second
 
 
 def made(side=4, algorithm="star"):

@@ -1,6 +1,5 @@
 """The paper's tables: every cell is there, its prediction is `estimate`'s, and nothing is fitted on it."""
 
-import csv
 import json
 import re
 from contextlib import suppress
@@ -11,7 +10,7 @@ import pytest
 from commands import answer
 from wafer_triton import draw, estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost.calibrate import FAMILIES, fit, paper, validation
+from wafer_triton.cost.calibrate import FAMILIES, fit, paper, records, validation
 from wafer_triton.cost.calibrate.cells import Cell, summaries
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.errors import MeshError
@@ -29,14 +28,14 @@ def cells() -> tuple[Cell, ...]:
 
 
 def test_every_number_of_tables_2_to_8_is_a_cell_or_derived_or_of_another_machine(cells: tuple[Cell, ...]) -> None:
-    records = paper.records_of_file()
-    assert len(records) == 166 and {record["table"] for record in records} == {"2", "3", "4", "5", "6", "7, 8"}
+    published = records(paper.FILE)
+    assert len(published) == 166 and {record["table"] for record in published} == {"2", "3", "4", "5", "6", "7, 8"}
     shown = [(cell.table, cell.what, cell.model, cell.mesh, cell.published) for cell in cells if cell.table != "text"]
     names = ("table", "what", "model", "mesh", "value")
-    assert shown == [tuple(record[name] for name in names) for record in records if record["system"] in paper.OWN]
+    assert shown == [tuple(record[name] for name in names) for record in published if record["system"] in paper.OWN]
     derived = [one for one in paper.derived() if one.table != "text"]
     assert len(shown) == 36 and len(derived) == 18
-    assert len(shown) + len(derived) == sum(record["role"] != "context" for record in records)
+    assert len(shown) + len(derived) == sum(record["role"] != "context" for record in published)
 
 
 def test_derived_numbers_follow_from_published_ones() -> None:
@@ -113,10 +112,10 @@ def test_the_fit_reads_the_calibration_files_alone(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_fitted_cells_equal_the_calibration_files() -> None:
-    with (paper.FOLDER / "wse2_llm.csv").open(encoding="utf-8") as lines:
-        fitted = {(row["phase"], row["model"], row["mesh"], row["tokens_per_second"]) for row in csv.DictReader(lines)}
-    records = [record for record in paper.records_of_file() if record["role"] == "calibration"]
-    assert {(row["what"], row["model"], row["mesh"], row["value"]) for row in records} == fitted
+    columns = ("phase", "model", "mesh", "tokens_per_second")
+    fitted = {tuple(map(row.get, columns)) for row in records("wse2_llm.csv")}
+    cells = [record for record in records(paper.FILE) if record["role"] == "calibration"]
+    assert {(row["what"], row["model"], row["mesh"], row["value"]) for row in cells} == fitted
 
 
 def test_a_missed_request_names_its_error_with_the_prefill_of_another_mesh(cells: tuple[Cell, ...]) -> None:

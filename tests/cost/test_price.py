@@ -193,7 +193,11 @@ def test_a_product_of_fp32_is_a_loop_over_k_or_for_a_resident_matrix_one_instruc
 def test_the_products_by_which_head_groups_are_chosen_are_those_of_a_layer(groups: int) -> None:
     shape, side, c = DecoderShape(36, 50, 2, 6, 2, 8, 97), 6, constants(ROOMY)
     block = replace(layers.prefill_block(shape, Mesh(side, side, ROOMY), c), head_groups=groups)
-    counted = sum(one.macs * one.times for kind in layers.prefill_phases(block, 3, 3).values() for one in kind)
+    counted = sum(
+        one.macs * one.times
+        for kind in layers.phases_by_kind(block, layers.prefill_sub_layers(block, 3, 3)).values()
+        for one in kind
+    )
     assert side * sum(one.m * one.k * one.n * one.heads for one in prefill_products(block, 3)) == counted
 
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.account import Account, account, link_loads, per_round, round_account
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.errors import ScheduleError
 from wafer_triton.ops import mesh_gemm
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
@@ -204,3 +206,13 @@ def test_loads_beyond_the_whole_numbers_of_a_float_are_exact():
         b.round(b.exchange("x", "a", "b", send, recv, lines if np.ndim(lines) == 1 else [0, 1]))
     one = 4 * (2**52 + 1)
     assert link_loads(b.build(draft=True))["east"].tolist() == [[2 * one, 3 * one, 2 * one, 0], [one, one, 2 * one, 0]]
+
+
+@pytest.mark.parametrize("send", [4, 9])
+def test_a_draft_that_leaves_the_mesh_has_no_counts(send):
+    b = Builder(Mesh(1, 2), "off")
+    b.buffer("x", (1,), "fp32", "state")
+    b.round(b.exchange("x", "x", b.like("y", "x"), [send], [0]))
+    for count in (account, price):
+        with pytest.raises(ScheduleError, match=r"round 0.*send off the mesh"):
+            count(b.build(draft=True))

@@ -25,7 +25,7 @@ def kinds(b: Builder) -> list[tuple[str, int]]:
     cut = runs(b.build(draft=True))
     assert [round_ for run in cut for round_ in run] == list(b.rounds)
     assert all(len({kind(round_) for round_ in run}) == 1 for run in cut)
-    return [(kind(run[0]), len(run)) for run in cut]
+    return [(kind(run.ends[0]), len(run)) for run in cut]
 
 
 def test_a_reduction_streams_through_all_its_stages():

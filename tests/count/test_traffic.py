@@ -123,13 +123,14 @@ def test_hops_follow_the_data_that_goes_farthest(mesh):
         schedule = build(make, mesh, "fp16")
         for run in runs(schedule):
             hops, walked = Traffic(schedule).hops(run), farthest(schedule, run)
-            assert hops == walked, f"{name}, run of {len(run)} ({run[0].label}): hops: counted {hops}, walked {walked}"
+            where = f"{name}, run of {len(run)} ({run.ends[0].label})"
+            assert hops == walked, f"{where}: hops: counted {hops}, walked {walked}"
 
 
 def test_rows_that_are_summed_to_cores_of_their_own_take_turns():
     """GEMM-T: every row has its sum once at every core."""
     schedule = recipe("gemm", Mesh(5, 5, ROOMY), "fp16", ((5, 5), (5, 5)), (("transposed", "b"),)).schedule
-    sums = [run for run in runs(schedule) if kind(run[0]) == "stream"]
+    sums = [run for run in runs(schedule) if kind(run.ends[0]) == "stream"]
     # Chains run from both ends to a core; in every turn one row's core is the first or the last, four hops away.
     assert [Traffic(schedule).hops(run) for run in sums] == [4, 4, 4, 4, 4]
 

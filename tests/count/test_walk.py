@@ -102,7 +102,7 @@ def gemm(mesh: Mesh, algorithm: str, transposed: str = "") -> Schedule:
 
 def test_a_line_in_fewer_rounds_may_have_the_longer_path():
     schedule = relay(Mesh(3, 3), "fp32", "fp32")
-    (stream,) = (run for run in runs(schedule) if run[0].exchanges)
+    (stream,) = (run for run in runs(schedule) if run.ends[0].exchanges)
     assert Traffic(schedule).hops(stream) == Walk(schedule).path(stream) == 8
 
 

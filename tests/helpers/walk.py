@@ -324,7 +324,7 @@ def _loads(schedule: Schedule, walk: Walk) -> Iterator[str]:
     each = [of_round(walk.loads([round_]), 0) for round_ in walk.rounds]
     cut = walk.runs()
     words = [max(walk.loads(run).words.values(), default=0) for run in cut]
-    set_ups = [{"local": 0, "circuit": 1}.get(walk.kind(run[0]), len(run)) for run in cut]
+    set_ups = [{"local": 0, "circuit": 1}.get(walk.kind(run.ends[0]), len(run)) for run in cut]
     walked = {
         "rounds": len(walk.rounds), "hops": sum(map(walk.path, cut)), "messages": loads.messages,
         "stages": sum(set_ups),

@@ -10,7 +10,7 @@ from wafer_triton.cost import estimate, search
 from wafer_triton.cost.cap import Cap
 from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
-from wafer_triton.text.quantity import Legend, as_in, digits, named, quantity, unit
+from wafer_triton.text.quantity import Legend, digits, named, quantity, unit
 
 SHOWN = (
     device.Device,
@@ -172,9 +172,12 @@ def test_of_several_sources_the_last_counts():
 def test_a_field_that_holds_the_same_takes_unit_and_label_over():
     @dataclass(frozen=True)
     class Other:
-        late: float = field(default=0.0, metadata=as_in(Shown, "seconds"))
+        units_of = (Shown,)
 
-    assert (Legend(Other).unit("late"), Legend(Other).label("late")) == ("s", "time")
+        seconds: float = 0.0
+        k: int = field(default=1, metadata=unit("keys"))
+
+    assert [Legend(Other).head(name) for name in ("seconds", "k", "error")] == ["time (s)", "k (keys)", "error"]
 
 
 def test_the_share_of_sram_is_one_of_bandwidth():

@@ -43,7 +43,7 @@ def test_healthy_schedules_of_every_kind_raise_nothing(mesh, monkeypatch):
 
 def test_in_healthy_schedules_no_sum_is_called_wrong(monkeypatch):
     """Trace every schedule that a second suffices for, as if its first result were wrong."""
-    monkeypatch.setattr(values, "_first_mismatch", lambda *_: values._Mismatch(0, (0, 0), 0, 0, 0.0, 0.0))
+    monkeypatch.setattr(values, "_first_mismatch", lambda name, *_: values._Mismatch(0, name, 0, 0, 0.0, 0.0))
     traced, run = [], shares._Trace.run
 
     def traces(trace):

@@ -22,7 +22,7 @@ from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.quantity import figures, named, unit
 from wafer_triton.text.table import Results, Table
 from wafer_triton.verify.intent import Intent
 
@@ -31,15 +31,17 @@ from wafer_triton.verify.intent import Intent
 class AlgorithmRow:
     """One algorithm: counts of its schedule, its error against fp64 (None: not computed), its verdict by letter."""
 
+    units_of = (Account, Cost)
+
     algorithm: str
-    rounds: int = field(metadata=as_in(Account, "rounds"))
-    stages: int = field(metadata=as_in(Account, "stages"))
-    hops: int = field(metadata=as_in(Account, "hops"))
-    routes: int = field(metadata=as_in(Cost, "routes"))
-    busiest_link_bytes: int = field(metadata=as_in(Account, "busiest_link_bytes"))
-    sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
+    rounds: int
+    stages: int
+    hops: int
+    routes: int
+    busiest_link_bytes: int
+    sram_peak_bytes: int
     cycles: float = field(metadata=unit("cycles", "predicted cycles"))
-    tuned_cycles: float = field(metadata=unit("cycles"))
+    tuned_cycles: float
     error: float | None = field(metadata=unit("%", "largest error"))
     verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
@@ -85,16 +87,9 @@ def _beside(
     rows = [
         AlgorithmRow(
             algorithm=name,
-            rounds=counted.rounds,
-            stages=counted.stages,
-            hops=counted.hops,
-            routes=costs[name].routes,
-            busiest_link_bytes=counted.busiest_link_bytes,
-            sram_peak_bytes=counted.sram_peak_bytes,
-            cycles=costs[name].cycles,
-            tuned_cycles=costs[name].tuned_cycles,
             error=errors.get(name),
             verdict=verdict(counted, mesh, c, costs[name].routes, _busy(recipes[name], product), best),
+            **figures(AlgorithmRow, costs[name], counted),
         )
         for name, counted in counts.items()
     ]

@@ -20,7 +20,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds, distinct, flat, uses
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.quantity import figures, named, unit
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.steps import Step
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 class Operation:
     """One step of a decoder in a phase: its counts, its routes, its price, its verdict by letter."""
 
+    units_of = (Account, Cost)
+
     phase: str
     name: str = field(metadata=named("operation"))
-    rounds: int = field(metadata=as_in(Account, "rounds"))
-    stages: int = field(metadata=as_in(Account, "stages"))
-    hops: int = field(metadata=as_in(Account, "hops"))
-    routes: int = field(metadata=as_in(Cost, "routes"))
-    sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
+    rounds: int
+    stages: int
+    hops: int
+    routes: int
+    sram_peak_bytes: int
     cycles: float = field(metadata=unit("cycles", "predicted cycles"))
-    tuned_cycles: float = field(metadata=unit("cycles"))
+    tuned_cycles: float
     verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
     @property
@@ -104,10 +106,11 @@ def judged(schedule: Schedule) -> Operation:
 def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
     counted, cost = account(step), price(step)
     return Operation(
-        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
-        cost.cycles, cost.tuned_cycles,
-        verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
-    )  # fmt: skip
+        phase=phase,
+        name=step.name,
+        verdict=verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
+        **figures(Operation, cost, counted),
+    )
 
 
 def _steps(whole: Schedule) -> Iterator[Schedule]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import Parameter, signature
 from itertools import islice
@@ -41,7 +41,7 @@ from wafer_triton.serve.batch import Batched
 from wafer_triton.serve.batch import batch as turn
 from wafer_triton.shape.read import Model
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import Legend, as_in, unit
+from wafer_triton.text.quantity import Legend, figures, unit
 from wafer_triton.text.table import Result
 
 MOST_WHOLE = 2**53  # up to which a number that is whole is given as a whole number
@@ -58,19 +58,20 @@ class OwnCost(Result):
     """A price of a schedule of the user's own; fields are as in `Cost` and `Prediction`."""
 
     main = ("cycles", "tuned_cycles", "seconds", "compute_cycles", "rounds", "hops", "routes", "sram_peak_bytes")
+    units_of = (Cost, Prediction)
 
-    cycles: float = field(metadata=as_in(Cost, "cycles"))
-    tuned_cycles: float = field(metadata=as_in(Cost, "tuned_cycles"))
-    seconds: float = field(metadata=as_in(Prediction, "seconds"))
-    compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
-    communication_cycles: float = field(metadata=as_in(Prediction, "communication_cycles"))
-    rounds: int = field(metadata=as_in(Cost, "rounds"))
-    stages: int = field(metadata=as_in(Cost, "stages"))
-    hops: int = field(metadata=as_in(Cost, "hops"))
-    routes: int = field(metadata=as_in(Cost, "routes"))
-    link_bytes: int = field(metadata=as_in(Cost, "link_bytes"))
-    sram_peak_bytes: int = field(metadata=as_in(Cost, "sram_peak_bytes"))
-    relayed: bool = field(metadata=as_in(Cost, "relayed"))
+    cycles: float
+    tuned_cycles: float
+    seconds: float
+    compute_cycles: float
+    communication_cycles: float
+    rounds: int
+    stages: int
+    hops: int
+    routes: int
+    link_bytes: int
+    sram_peak_bytes: int
+    relayed: bool
 
 
 _RESULTS = Legend(OwnCost, Kernel, Trained, Layered, RequestCost, Capacity, Energy, Routed, Batched)
@@ -139,11 +140,7 @@ def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
         sram.check(schedule)
         cost = price(schedule)
-        found = vars(cost) | {
-            "seconds": cost.cycles / schedule.mesh.device.clock_hz,
-            "communication_cycles": cost.communication_cycles,
-        }
-        return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
+        return OwnCost(**figures(OwnCost, Prediction.of(cost, schedule.mesh.device), cost))
 
     try:
         own_signature = signature(function)

@@ -18,7 +18,6 @@ from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import batch_placed, between_regions, ends
 from wafer_triton.cost.layers import decode_blocks, decode_steps, total
-from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
@@ -29,7 +28,7 @@ from wafer_triton.place.regions import decode_regions
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
-from wafer_triton.text.quantity import as_in, unit
+from wafer_triton.text.quantity import unit
 from wafer_triton.text.table import Result
 
 MOST_BATCH = 1024  # sequences of a step; each is priced alone
@@ -86,11 +85,12 @@ class Cap(Result):
     """The measures of some passes; bytes are of all of them, `distinct_experts` the mean over passes and layers."""
 
     main = ("tokens_per_second", "seconds_per_pass", "distinct_experts", "s_mbu", "s_mfu")
+    units_of = (Layered,)
 
     passes: int = field(metadata=unit("steps"))
     tokens: int = field(metadata=unit("tokens"))
-    seconds: float = field(metadata=as_in(Prediction, "seconds"))
-    tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
+    seconds: float
+    tokens_per_second: float
     seconds_per_pass: float = field(metadata=unit("s", "time of a pass"))  # in decode the time per output token (TPOT)
     activated_bytes: int = field(metadata=unit("B", "weights in use, all passes"))
     kv_bytes: int = field(metadata=unit("B", "keys and values, all passes"))
@@ -187,10 +187,10 @@ class Routed(Cap):
 
     batch: int = field(default=1, metadata=unit("sequences"))
     routing: str | None = None
-    head_groups: int | None = field(default=None, metadata=as_in(Layered, "head_groups"))
+    head_groups: int | None = None
     constants: str | None = None
-    error_band: float | None = field(default=None, metadata=as_in(Layered, "error_band"))
-    outside: str | None = field(default=None, metadata=as_in(Layered, "outside"))
+    error_band: float | None = None
+    outside: str | None = None
 
 
 def cap(

@@ -39,6 +39,7 @@ from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts
 from wafer_triton.place.need import param_shapes
 from wafer_triton.place.regions import Placement
 from wafer_triton.shape.read import Model, shape_of
+from wafer_triton.text.quantity import figures
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "Trained", "cap",
@@ -230,16 +231,12 @@ def training(
     absent = ["no backward pass was measured", *unmeasured(name, "mesh", "mesh", whole.relayed)]
     return Trained(
         products=3 * len(matrices),
-        cycles=whole.cycles,
         forward_cycles=costs[0].cycles,
         input_gradient_cycles=costs[1].cycles,
         weight_gradient_cycles=costs[2].cycles,
-        hops=whole.hops,
-        link_bytes=whole.link_bytes,
-        sram_peak_bytes=whole.sram_peak_bytes,
         seconds=whole.cycles / mesh.device.clock_hz,
         mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle(name)),
-        relayed=whole.relayed,
+        **figures(Trained, whole),
         **basis(mesh.device, "gemm", product_sizes(mesh, *tiles), absent).fields(),
     )
 
@@ -271,19 +268,9 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
 def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis) -> Kernel:
     whole = cost + Cost(cycles=c.kernel_cycles)
     return Kernel(
-        cycles=whole.cycles,
-        compute_cycles=whole.compute_cycles,
-        communication_cycles=whole.communication_cycles,
-        link_cycles=whole.link_cycles,
-        latency_cycles=whole.latency_cycles,
-        rounds=whole.rounds,
-        hops=whole.hops,
-        routes=whole.routes,
-        link_bytes=whole.link_bytes,
-        sram_peak_bytes=whole.sram_peak_bytes,
         seconds=whole.cycles / mesh.device.clock_hz,
         mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle(dtype)),
         sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
-        relayed=whole.relayed,
+        **figures(Kernel, whole),
         **rests_on.fields(),
     )

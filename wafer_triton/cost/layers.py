@@ -72,7 +72,7 @@ def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None =
 
     If layers are of two kinds, the costs are the mean over all layers.
     """
-    return _mean(block, _prefill_sub_layers(block, tokens, at_once), c)
+    return _mean(block, prefill_sub_layers(block, tokens, at_once), c)
 
 
 def prefill_price(c: Constants) -> Callable[[Block, int, int], float]:
@@ -91,7 +91,7 @@ def decode_sub_layers(block: Block, context: int) -> KindsAndSubLayers:
         yield kind, *sub_layers[-1]
 
 
-def _prefill_sub_layers(block: Block, tokens: int, at_once: int | None) -> KindsAndSubLayers:
+def prefill_sub_layers(block: Block, tokens: int, at_once: int | None) -> KindsAndSubLayers:
     """Yield the sub-layers of the model's prefill layers, for every kind of layer and every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
@@ -121,17 +121,8 @@ def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Costs:
     return steps
 
 
-def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
-    """Return the cost of one token of each sequence through each kind of block of decode layers."""
-    return _kinds(block, decode_sub_layers(block, context), c)
-
-
-def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
-    """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
-    return _kinds(block, chunk_sub_layers(block, tokens, past), c)
-
-
-def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
+def costs_by_kind(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
+    """Return the cost of sub-layers by the kind of block that they are of, see `decode_sub_layers` and others."""
     kinds: dict[str, Costs] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
         _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
@@ -187,17 +178,8 @@ def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> Reading:
 PhasesOf = dict[str, list[Phase]]  # by the kind of block
 
 
-def decode_phases(block: Block, context: int) -> PhasesOf:
-    """Return the phases of one token through each kind of block of decode layers."""
-    return _by_kind(block, decode_sub_layers(block, context))
-
-
-def prefill_phases(block: Block, tokens: int, at_once: int) -> PhasesOf:
-    """Return the phases of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
-    return _by_kind(block, _prefill_sub_layers(block, tokens, at_once))
-
-
-def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
+def phases_by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
+    """Return the phases of sub-layers by the kind of block that they are of."""
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
         own, plain = resolve_variant(sub_layer, block)

@@ -12,7 +12,7 @@ from wafer_triton.decoder.block import Block
 
 def decode_ratio(block: Block, context: int) -> float:
     """Return the padding of all layers for one token of decode, with `context` tokens in the cache."""
-    return _macs(block, layers.decode_phases(block, context)) / _all_layers(block, block.shape.decode_macs(context))
+    return _macs(block, layers.decode_sub_layers(block, context)) / _all_layers(block, block.shape.decode_macs(context))
 
 
 def prefill_ratio(block: Block, tokens: int, at_once: int) -> float:
@@ -22,7 +22,7 @@ def prefill_ratio(block: Block, tokens: int, at_once: int) -> float:
     """
     rows = -(-tokens // block.mesh.shape[0])  # tokens of a mesh row
     model_macs = tokens * _all_layers(block, block.shape.decode_macs(tokens))
-    return _macs(block, layers.prefill_phases(block, rows, at_once)) / model_macs
+    return _macs(block, layers.prefill_sub_layers(block, rows, at_once)) / model_macs
 
 
 def _all_layers(block: Block, counts: dict[str, int]) -> int:
@@ -30,7 +30,8 @@ def _all_layers(block: Block, counts: dict[str, int]) -> int:
     return sum(count * block.shape.layers_of[kind] for kind, count in counts.items())
 
 
-def _macs(block: Block, phases: layers.PhasesOf) -> int:
+def _macs(block: Block, sub_layers: layers.KindsAndSubLayers) -> int:
     """Return the multiply-adds of all layers on the whole mesh."""
+    phases = layers.phases_by_kind(block, sub_layers)
     on_core = {kind: sum(phase.macs * phase.times for phase in each) for kind, each in phases.items()}
     return block.mesh.cores * _all_layers(block, on_core)

@@ -145,7 +145,7 @@ def _of_different_work(schedule: Schedule, run: RoundRun) -> list[Round]:
     def work(op: Local) -> tuple[object, ...]:
         return op.work, tuple([schedule.buffers[slot.buffer].slot_bytes(slot) for slot in (*op.outs, *op.ins)])
 
-    rounds = reversed(run) if run.tree is None else run.tree.different
+    rounds = reversed(run.rounds) if run.tree is None else run.tree.different
     return list({tuple(map(work, round_.locals)): round_ for round_ in rounds}.values())
 
 

@@ -60,12 +60,16 @@ def _ways(block: Block, tokens: int, c: Constants, experts: ExpertPlacement) -> 
 
 
 def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
-    """Return regions and capacities, ordered by the cycles of their products, the fewest first."""
+    """Return regions and capacities, ordered by the cycles of their products, the fewest first.
+
+    Numbers of regions along an axis divide its cores.
+    """
     e = block.shape.experts
     assert e is not None, "regions are of a model that has experts"
     tried = {
         ExpertRegions(side, -(-expected_demand(e.top_k, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
-        for side in _sides(block)
+        for side in range(2, MOST + 1)
+        if block.mesh.shape[0] % side == 0 and side * side <= e.count  # no more regions in all than experts
         for passes in PASSES
     }
     for regions in tried:
@@ -73,13 +77,6 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
         size, passes = block.mesh.shape[0] // regions.side, region.expected_passes(tokens)
         tried[regions] = sum_cycles(region_products(region), c) * size * passes
     return sorted(tried, key=lambda regions: tried[regions])
-
-
-def _sides(block: Block) -> list[int]:
-    """Return numbers of regions along an axis: divisors of its cores, with no more regions in all than experts."""
-    assert block.shape.experts is not None, "regions are of a model that has experts"
-    count = block.shape.experts.count
-    return [side for side in range(2, MOST + 1) if block.mesh.shape[0] % side == 0 and side * side <= count]
 
 
 def where(block: Block, tokens: int) -> str | None:

@@ -28,7 +28,7 @@ from wafer_triton.place.transfers import ScheduleRuns
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.rounds import once
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.quantity import as_in, digits, named, unit
+from wafer_triton.text.quantity import digits, named, unit
 from wafer_triton.text.table import Result
 
 
@@ -242,14 +242,15 @@ class Prediction(Result):
 
     main = ("cycles", "compute_cycles", "communication_cycles", "seconds", "tokens_per_second")
     heading = "cycles and time on the wafer"
+    units_of = (Cost,)
 
-    cycles: float = field(metadata=as_in(Cost, "cycles"))
-    compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
+    cycles: float
+    compute_cycles: float
     communication_cycles: float = field(metadata=unit("cycles"))
     seconds: float = field(metadata=unit("s", "time"))
     tokens_per_second: float | None = field(default=None, metadata=unit("tokens/s"))
     joules_per_token: float | None = field(default=None, metadata=unit("J/token", "energy per token"))
-    relayed: bool = field(default=False, metadata=as_in(Cost, "relayed"))
+    relayed: bool = False
 
     @classmethod
     def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:

@@ -22,7 +22,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import PREDICTED, as_in, unit
+from wafer_triton.text.quantity import PREDICTED, unit
 from wafer_triton.text.table import Result, Results, Table
 
 T = TypeVar("T")
@@ -44,21 +44,22 @@ class Plan(Result):
         "prefill_mesh", "decode_mesh", "tokens_per_second", "prefill_seconds", "decode_seconds", "kv_tokens",
         "error_band",
     )  # fmt: skip
+    units_of = (Layered, RequestCost, Cap)
 
     prefill_mesh: int = field(metadata=unit("side"))
     decode_mesh: int = field(metadata=unit("side"))
     groups: int = field(metadata=unit("groups"))
-    head_groups: int = field(metadata=as_in(Layered, "head_groups"))
-    regions: int = field(metadata=as_in(Layered, "regions"))
-    tokens_per_second: float = field(metadata=as_in(RequestCost, "tokens_per_second"))
-    prefill_seconds: float = field(metadata=as_in(RequestCost, "prefill_seconds"))
-    decode_seconds: float = field(metadata=as_in(RequestCost, "decode_seconds"))
+    head_groups: int
+    regions: int
+    tokens_per_second: float
+    prefill_seconds: float
+    decode_seconds: float
     kv_tokens: int = field(metadata=unit("tokens", "KV cache"))
     constants: str
-    error_band: float | None = field(metadata=as_in(Layered, "error_band"))
-    outside: str | None = field(metadata=as_in(Layered, "outside"))
-    experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))
-    s_mbu: float | None = field(default=None, metadata=as_in(Cap, "s_mbu"))
+    error_band: float | None
+    outside: str | None
+    experts: str | None = None
+    s_mbu: float | None = None
     s_mbu_in_regions: float | None = field(default=None, metadata=unit("%", "at most, in regions"))
     layout: str | None = None
 

@@ -7,20 +7,19 @@ physical cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from operator import itemgetter
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, distinct_runs, stages
-from wafer_triton.count.spans import Sides, differences, lines_of, senders, sends
+from wafer_triton.count.spans import Sides, fullest, line_loads, sends
 from wafer_triton.count.times import Turn, Turns, all_times, along, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
@@ -33,10 +32,6 @@ from wafer_triton.text.table import Table
 Loads = dict[str, Index]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
 _BUFFERS = 6  # the text of an account names six buffers and sums the others
-
-
-def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return max(own, other, key=lambda held: sum(held.values()))
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +53,9 @@ class Account(Counts):
     # contention: the most messages on one directed link in one round
     flows: int = field(default=0, metadata=unit("flows", join=max))
     # in the fullest round of the schedule that needs most SRAM; a region holds several blocks
-    sram_by_buffer: dict[str, int] = field(default_factory=dict, metadata=unit("B", "SRAM", join=_fuller))
+    sram_by_buffer: dict[str, int] = field(
+        default_factory=dict, metadata=unit("B", "SRAM", join=lambda *held: sram.fullest(held))
+    )
     launches: tuple[str, ...] = ()  # kernel launches of an emulation on a GPU, see `Program.launches`
 
     def __str__(self) -> str:
@@ -96,16 +93,12 @@ class Account(Counts):
 def account(schedule: Schedule) -> Account:
     """Return the counts of a schedule: rounds, stages, hops, messages, bytes over links, multiply-adds and SRAM."""
     with rules.reading(schedule):
-        reader, held, runs = _Reader(schedule), sram.account(schedule), distinct_runs(schedule)
-        added = Account()
-        for (round_, turns), times in occurrences(schedule.rounds.steps).items():
-            added += reader.round(round_, turns) * times
+        reader, held, rounds = _Reader(schedule), sram.account(schedule), occurrences(schedule)
+        added = sum((reader.round(*each) * times for each, times in rounds.items()), Account())
+        added = sum((reader.run(run) * times for run, times in distinct_runs(schedule)), added)
         return replace(
             added,
-            stages=sum(stages(run) * times for run, times in runs),
-            hops=sum(reader.traffic.hops(run) * times for run, times in runs),
-            serial_words=sum(reader.traffic.run(run).busiest_words * times for run, times in runs),
-            busiest_link_bytes=max((int(load.max()) for load in _loads(schedule, reader).values()), default=0),
+            busiest_link_bytes=_most(reader.loads(rounds)),
             sram_peak_bytes=held.peak_bytes,
             sram_by_buffer=held.by_buffer,
         )
@@ -134,24 +127,12 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
         >>> loads["east"][:, middle - 1].sum(), loads["west"][:, middle].sum()
     """
     (block,) = check_counts(block=block)
-    return {way: _blocks(load, block) for way, load in _loads(schedule, _Reader(schedule)).items()}
-
-
-def _loads(schedule: Schedule, reader: _Reader) -> Loads:
-    loads, mesh, moved = Loads(), schedule.mesh, dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
-    for (round_, turns), times in occurrences(schedule.rounds.steps).items():
-        for moves, slot in sends(round_, mesh):
-            moved[moves.axis].append((moves, turns, schedule.buffers[slot.buffer].slot_bytes(slot) * times))
-    for axis, every in moved.items():
-        sides = Sides.of(mesh, axis)
-        logical = differences(reader.crossed, axis, every)
-        physical = logical.reshape(2, sides.along + 1, -1, sides.fold_across).sum(3).cumsum(1)[:, :-1]
-        loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
-    return loads
+    loads = _Reader(schedule).loads(occurrences(schedule))
+    return {way: _blocks(load, block) for way, load in loads.items()}
 
 
 class _Reader:
-    """Counts of rounds; what is read of moves is kept while it lives."""
+    """Counts of rounds and runs; what is read of moves is kept while it lives."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
@@ -160,74 +141,49 @@ class _Reader:
         self.times = cache(Turn.all)
 
     def alone(self, round_: Round) -> Account:
-        """Return the counts of a round, the words of its critical path among them."""
-        return replace(self.round(round_), serial_words=self.traffic.run(RoundRun((round_,))).busiest_words)
+        """Return the counts of a round, those of its critical path and of its busiest link among them."""
+        counts = self.round(round_, ()) + self.run(RoundRun((round_,)))
+        return replace(counts, busiest_link_bytes=_most(self.loads({(round_, ()): 1})))
 
-    def round(self, round_: Round, turns: Turns = ()) -> Account:
-        """Return the counts of a round in all times of its turns."""
-        times, messages, link_bytes, hops = all_times(turns), 0, 0, 0
-        of_axis: dict[str, list[tuple[Moves, int]]] = {}
-        for moves, slot in sends(round_, self.mesh):
-            size, tiles, lines = (
-                self.buffers[slot.buffer].slot_bytes(slot),
-                self.crossed.of(moves),
-                lines_of(moves, self.mesh),
-            )
-            hops = max(hops, tiles.hops)
-            link_bytes += size * lines * tiles.crossings
-            messages += senders(moves, self.mesh) * lines
-            of_axis.setdefault(moves.axis, []).append((moves, size))
-        busiest = flows = 0
-        for axis, moved in of_axis.items():
-            count = self.apart if any(moves.paired for moves, _ in moved) else self.alike
-            most, together = count(moved, Sides.of(self.mesh, axis), along(axis, turns)[0])
-            busiest, flows = max(busiest, most), max(flows, together)
-        macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core
+    def run(self, run: RoundRun) -> Account:
+        """Return the counts of a run on its critical path, and its bytes over links."""
+        traffic = self.traffic.run(run)
         return Account(
-            rounds=times, stages=stages(RoundRun((round_,))) * times, hops=hops * times, link_bytes=link_bytes * times,
-            macs=macs * times, messages=messages * times, busiest_link_bytes=busiest, flows=flows,
-        )  # fmt: skip
+            stages=stages(run), hops=traffic.hops, serial_words=traffic.busiest_words, link_bytes=traffic.link_bytes
+        )
 
-    def alike(self, moved: Sequence[tuple[Moves, int]], sides: Sides, turns: Turns) -> tuple[int, int]:
-        """Return the bytes and the messages on the fullest link, given messages with the bytes of their tiles.
+    def round(self, round_: Round, turns: Turns) -> Account:
+        """Return all other counts of a round in all times of its turns."""
+        moved: dict[str, list[Moves]] = {}
+        for moves, _ in sends(round_, self.mesh):
+            moved.setdefault(moves.axis, []).append(moves)
+        counts = Account(
+            rounds=1,
+            messages=sum(np.broadcast(*each.senders.grid(self.mesh)).size for each in chain(*moved.values())),
+            flows=max((self.flows(axis, own, turns) for axis, own in moved.items()), default=0),
+            macs=sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core,
+        )
+        return counts * all_times(turns)
 
-        Lines that take part in the same messages are counted once. Which of them share a physical line may change with
-        the time.
-        """
-        kinds, on = _kinds([moves.lines for moves, _ in moved], sides.across)
-        links = np.array([self.crossed.of(moves).differences for moves, _ in moved])
-        sizes, busiest, flows = np.array([size for _, size in moved]), 0, 0
-        fold = sides.fold_across
-        for when in self.rows(turns) if fold > 1 and len(on) > 1 and turns else (np.arange(sides.across)[None],):
-            weights = _together(kinds[when], len(on), fold) @ on
-            count = _fullest(weights, links)
-            size = count * sizes[0] if (sizes == sizes[0]).all() else _fullest(weights * sizes, links)
-            busiest, flows = max(busiest, int(size.max())), max(flows, int(count.max()))
-        return busiest, flows
+    def loads(self, rounds: Mapping[tuple[Round, Turns], int]) -> Loads:
+        """Return the bytes over each directed link in rounds that come so often in every turn."""
+        loads, moved = Loads(), dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
+        for (round_, turns), times in rounds.items():
+            for moves, slot in sends(round_, self.mesh):
+                moved[moves.axis].append((moves, turns, self.buffers[slot.buffer].slot_bytes(slot) * times))
+        for axis, every in moved.items():
+            sides = Sides.of(self.mesh, axis)
+            sums, kind = line_loads(self.crossed, axis, every)
+            physical = sums[:, :-1, kind].reshape(2, sides.along, -1, sides.fold_across).sum(3)
+            loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
+        return loads
 
-    def apart(self, moved: Sequence[tuple[Moves, int]], sides: Sides, turns: Turns) -> tuple[int, int]:
-        """Return the same as `alike` of messages that have lines of their own, link by link in order."""
-        lines, ends, sizes = list[Index](), list[Index](), list[Index]()
-        for moves, size in moved:
-            tiles = self.crossed.of(moves)
-            own = tiles.line
-            if own is None:
-                own = (np.arange(sides.across) if moves.lines is None else moves.lines)[:, None]
-            for end, sign in zip(tiles.ends, (1, -1), strict=True):
-                both = np.broadcast_arrays(own, end)
-                lines.append(both[0].ravel())
-                ends.append(both[1].ravel())
-                sizes.append(np.full(ends[-1].size, sign * size))
-        line, end, change = map(np.concatenate, (lines, ends, sizes))
-        busiest = flows = 0
-        for when in self.rows(turns) if sides.fold_across > 1 and turns else (np.arange(sides.across)[None],):
-            for rows in when:
-                link = np.argsort(rows)[line] // sides.fold_across * (2 * sides.along + 2) + end
-                order = np.argsort(link, kind="stable")
-                last = np.flatnonzero(np.diff(link[order], append=-1))
-                busiest = max(busiest, int(change[order].cumsum()[last].max(initial=0)))
-                flows = max(flows, int(np.sign(change[order]).cumsum()[last].max(initial=0)))
-        return busiest, flows
+    def flows(self, axis: str, moved: Iterable[Moves], turns: Turns) -> int:
+        """Return the most messages on a link at any time of their turns."""
+        fold, turns = Sides.of(self.mesh, axis).fold_across, along(axis, turns)[0]
+        sums, kind = line_loads(self.crossed, axis, ((moves, (), 1) for moves in moved))
+        every = self.rows(turns) if fold > 1 and turns else [np.arange(len(kind))]
+        return max(fullest(sums, kind[rows], fold) for rows in every)
 
     def rows(self, turns: Turns) -> Iterator[Index]:
         """Yield for all times of the innermost turn the rows that did the same in the first time, [times, rows]."""
@@ -239,55 +195,13 @@ class _Reader:
             yield rows
 
 
-def _fullest(weights: Index, links: Index) -> Index:
-    """Return the most on a link for each row of weights [kinds, n] of differences of links [n, 2 * (along + 1)]."""
-    return (weights @ links).reshape(len(weights), 2, -1).cumsum(2).max((1, 2))
-
-
-def _kinds(lines: Sequence[Index | None], across: int) -> tuple[Index, Index]:
-    """Return the kind of each line, equal where the same lists (None: all) name it, and the lists of each kind."""
-    if all(own is None for own in lines):
-        return np.zeros(across, np.int64), np.ones((1, len(lines)), bool)
-    kinds, named = np.zeros(across, np.int64), np.ones((len(lines), across), bool)
-    for has, own in zip(named, lines, strict=True):
-        if own is not None:
-            has[:] = False
-            has[own] = True
-            kinds = _numbered(2 * kinds + has)
-    return kinds, named[:, _one_of_each(kinds)].T
-
-
-def _together(kinds: Index, number: int, fold: int) -> Index:
-    """Return how many of each kind `fold` neighbours are, for all that there are in [times, lines], [., kinds]."""
-    if fold == 1:
-        return np.eye(number, dtype=np.int64)
-    together: Index = np.zeros((len(kinds), kinds.shape[1] // fold), np.int64)
-    counts = list[NDArray[np.int16]]()
-    for kind in range(number):
-        has, count = kinds == kind, np.zeros(together.shape, np.int16)
-        for place in range(fold):
-            count += has[:, place::fold]
-        together = _numbered((fold + 1) * together + count)
-        counts.append(count)
-    one = _one_of_each(together)
-    return np.stack([count.ravel()[one] for count in counts], 1).astype(np.int64)
-
-
-def _numbered(codes: Index) -> Index:
-    """Return small numbers with as few as there are different ones, from 0 on."""
-    return ((np.bincount(codes.ravel()) > 0).cumsum() - 1)[codes]
-
-
-def _one_of_each(numbers: Index) -> Index:
-    """Return the index of an entry of each number."""
-    entry = np.zeros(int(numbers.max()) + 1, np.int64)
-    entry[numbers.ravel()] = np.arange(numbers.size)
-    return entry
-
-
 def multiply_adds(op: Local) -> int:
     """Return the multiply-adds of the products of a local operation."""
     return int(local.find(op.op).work(**op.params)[0])
+
+
+def _most(loads: Loads) -> int:
+    return max(int(load.max()) for load in loads.values())
 
 
 def _blocks(counts: Index, block: int) -> Index:

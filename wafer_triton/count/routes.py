@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.count.spans import Sides, on_lines, sends, starts
-from wafer_triton.count.times import Turn, Turns, along, in_order
+from wafer_triton.count.times import Turn, Turns, along
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round
 from wafer_triton.schedule.rules import Finding, title
@@ -148,7 +148,7 @@ def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
     def collect(steps: Iterable[Step], turns: Turns) -> None:
         for step in steps:
             if isinstance(step, Loop):
-                collect(step.body, Turn.of(step, turns))
+                collect(step.body, turns if step.lines is None else (Turn.of(step), *turns))
             else:
                 moves = [one for one, _ in sends(step, schedule.mesh)] if isinstance(step, Round) else step.moves
                 found.setdefault(turns, {}).update(dict.fromkeys(moves))
@@ -328,10 +328,10 @@ def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
         return [(line, moves.axis, (of, to)) for line, (of, to) in every if min(of, *to) <= at <= max(of, *to)]
 
     met, last = set[tuple[str, Circuit]](), 0
-    for number, round_, own in in_order(schedule.rounds.steps, lines):
+    for number, round_ in enumerate(schedule.rounds):
         before = len(met)
         for moves, _ in sends(round_, mesh):
-            here = own[moves.axis]
+            here = lines[moves.axis]
             if moves.paired:
                 met.update((axis, circuit) for line, axis, circuit in touching(moves) if line in here)
             elif moves.lines is None or np.isin(moves.lines, here).any():

@@ -21,16 +21,15 @@ makes a round cheaper, and buffers' names are of no account.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.count.spans import Sides
+from wafer_triton.count.spans import Sides, joined
 from wafer_triton.schedule.access import Access, acts, written
 from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once, touched
 from wafer_triton.schedule.schedule import Schedule
@@ -44,23 +43,27 @@ def kind(round_: Round) -> str:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
+    if any(moves.passes_on for moves in round_.moves):
+        return "tiles"
     between: dict[tuple[str, Slot, Slot], list[Moves]] = {}
     for one in round_.exchanges:
-        between.setdefault((one.axis, one.src, one.dst), []).append(one.moves)
-    together = [_together(moves) for moves in between.values()]
-    if any(passes_on for passes_on, _ in together):
+        if one.moves.send.size:
+            between.setdefault((one.axis, one.src, one.dst), []).append(one.moves)
+    named = [int(moves.lines.max()) for moves in round_.moves if moves.lines is not None]
+    together = [joined(moves, 2 + max(named, default=-1)) for moves in between.values()]  # the last line: all others
+    if any(moves.passes_on for moves in together):
         return "tiles"
     if combines(round_):
         return "stream"
     # a circuit as well; priced as tiles if lines have moves of their own, as in `collectives.transpose`
-    return "tiles" if any(differ for _, differ in together) else "circuit"
+    return "tiles" if any(moves.paired for moves in together) else "circuit"
 
 
 @dataclass(frozen=True, eq=False)
-class RoundRun(Value, Sequence[Round]):
+class RoundRun(Value):
     """The rounds of some steps, which are counted and priced together."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Round | Ring | Tree, ...]
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
@@ -90,12 +93,8 @@ class RoundRun(Value, Sequence[Round]):
     def __len__(self) -> int:
         return count(self.steps)
 
-    @overload
-    def __getitem__(self, at: int) -> Round: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Round, ...]: ...
-    def __getitem__(self, at: int | slice) -> Round | tuple[Round, ...]:
-        return self.rounds[at]
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.rounds)
 
 
 def runs(schedule: Schedule) -> list[RoundRun]:
@@ -276,29 +275,6 @@ def axes(round_: Round) -> set[str]:
 def sources(round_: Round) -> set[str]:
     """Return the buffers that a round sends from."""
     return {exchange.src.buffer for exchange in round_.exchanges}
-
-
-def _together(many: list[Moves]) -> tuple[bool, bool]:
-    """Return whether a core both sends and receives by moves along one axis, and whether they differ from line to line.
-
-    Lines that take no part are of no account.
-    """
-    many = [moves for moves in many if moves.send.size] or many[:1]
-    if len(many) == 1 or any(moves.passes_on for moves in many):
-        return any(moves.passes_on for moves in many), many[0].paired
-    if all(moves.lines is None for moves in many):
-        send, recv = (np.concatenate([getattr(moves, end) for moves in many]) for end in ("send", "recv"))
-        return bool(np.isin(send, recv).any()), False
-    # a row of each line that is named, and one for all others: by receivers, who sends to each
-    named = np.unique(np.concatenate([moves.lines for moves in many if moves.lines is not None]))
-    length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
-    sender, sends = np.full((len(named) + 1, length), -1), np.zeros((len(named) + 1, length), bool)
-    for moves in many:
-        rows = np.arange(len(named) + 1) if moves.lines is None else np.searchsorted(named, moves.lines)
-        rows = rows if moves.paired else rows[:, None]
-        sender[rows, moves.recv], sends[rows, moves.send] = moves.send, True
-    taking_part = sender[(sender >= 0).any(1)]
-    return bool((sends & (sender >= 0)).any()), bool((taking_part != taking_part[0]).any())
 
 
 def combines(round_: Round) -> bool:

@@ -8,17 +8,16 @@ one. Sums are kept as differences from link to link, so a move costs the same ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from wafer_triton.count.times import Turns, along, spread
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, once
+from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, disjoint, once
 
 
 class Sides(NamedTuple):
@@ -104,48 +103,25 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
     return [
         (moves, slot)
         for slot, many, apart in _of_slots(round_)
-        for moves in (many if apart else [_multicast(many, mesh)])
+        for moves in (many if apart else [joined(many, Sides.of(mesh, many[0].axis).across)])
     ]
 
 
 @once  # a price reads each round for its words and for its routes, and layers share the rounds of alignments
 def _of_slots(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
-    """Return the moves along an axis of each slot that a round sends, and whether no core sends by two of them."""
+    """Return the moves along an axis of each slot that a round sends, and whether their senders are `disjoint`."""
     of_slot: dict[tuple[str, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:
             of_slot.setdefault((one.axis, one.src), []).append(one.moves)
-    return [(slot, many, len(many) == 1 or _apart(many)) for (_, slot), many in of_slot.items()]
+    return [(slot, many, disjoint([moves.senders for moves in many])) for (_, slot), many in of_slot.items()]
 
 
-def senders(moves: Moves, mesh: Mesh) -> int:
-    """Return how many cores send by some moves: on each of their lines, if they are not paired."""
-    first = moves.lines * mesh.length(moves.axis) if moves.paired and moves.lines is not None else 0
-    return int(np.unique(first + moves.send).size)
-
-
-def _apart(many: list[Moves]) -> bool:
-    """Return whether no core sends by two of these moves."""
-    ranges = sorted(moves.reach for moves in many)
-    if all(before[1] < after[0] for before, after in pairwise(ranges)):
-        return True
-    named = [moves.lines for moves in many if moves.lines is not None]
-    if len(named) == len(many) and np.bincount(np.concatenate(named)).max(initial=0) < 2:
-        return True
-    count = 2 + max((int(lines.max()) for lines in named), default=-1)  # the last stands for all that are not named
-    sends = np.zeros((count, 1 + max(most for _, most in ranges)), bool)
-    for moves in many:
-        lines = np.arange(count) if moves.lines is None else moves.lines
-        cores = (lines, moves.send) if moves.paired else (lines[:, None], np.flatnonzero(np.bincount(moves.send)))
-        if sends[cores].any():
-            return False
-        sends[cores] = True
-    return True
-
-
-def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
-    """Return moves along one axis as one, each message once."""
-    axis, across, length = many[0].axis, Sides.of(mesh, many[0].axis).across, mesh.length(many[0].axis)
+def joined(many: Sequence[Moves], across: int) -> Moves:
+    """Return moves along one axis on `across` lines as one, each message once."""
+    if len(many) == 1:
+        return many[0]
+    length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
     alike, codes = all(moves.lines is None for moves in many), list[Index]()
     for moves in many:
         pairs = moves.send * length + moves.recv
@@ -154,7 +130,7 @@ def _multicast(many: list[Moves], mesh: Mesh) -> Moves:
         codes.append(pairs if alike else (of_line * length**2 + pairs).ravel())
     line, pair = np.divmod(np.unique(np.concatenate(codes)), length**2)
     send, recv = np.divmod(pair, length)
-    return Moves(axis, send, recv) if alike else Moves(axis, send, recv, line, paired=True)
+    return Moves(many[0].axis, send, recv) if alike else Moves(many[0].axis, send, recv, line, paired=True)
 
 
 class Crossed(dict[object, Spans]):
@@ -207,26 +183,50 @@ def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Mo
     return total
 
 
-def differences(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> Index:
-    """Return the differences of all logical lines for moves along an axis with their weights: [2, along + 1, across].
+def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> tuple[Index, Index]:
+    """Return the sums of weights of moves along an axis over each link, and the kind of each logical line, [across].
 
-    Their `cumsum` along the line is the sum of weights over each link, by its sending core.
+    Lines of a kind have the same sums, [2, along + 1, kinds] by sending core.
     """
     every, sides = list(moved), Sides.of(crossed.mesh, axis)
-    whole = np.zeros((2 * sides.along + 2, sides.across), np.int64)
-    for line, weights in on_lines(sides, (each for each in every if not each[0].paired)).items():
-        own = crossed.of(line).differences
-        at = np.flatnonzero(own)
-        whole[at] += own[at, None] * weights
-    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(whole), {(): whole})
-    for moves, turns, weight in every:
-        if moves.paired:
-            turns, times = along(axis, turns)
-            tiles = crossed.of(moves)
-            assert tiles.line is not None
-            for end, sign in zip(tiles.ends, (1, -1), strict=True):
-                np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
+    paired = [each for each in every if each[0].paired]
+    lines = on_lines(sides, (each for each in every if not each[0].paired))
+    weights = np.array([*lines.values()], np.int64).reshape(len(lines), sides.across)
+    kind = np.arange(sides.across)
+    if not paired:
+        weights, kind = _kinds(weights)
+    changes = np.zeros((2 * sides.along + 2, weights.shape[1]), np.int64)
+    for line, own in zip(lines, weights, strict=True):
+        change = crossed.of(line).differences
+        at = np.flatnonzero(change)
+        changes[at] += change[at, None] * own
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes), {(): changes})
+    for moves, turns, weight in paired:
+        turns, times = along(axis, turns)
+        tiles = crossed.of(moves)
+        assert tiles.line is not None
+        for end, sign in zip(tiles.ends, (1, -1), strict=True):
+            np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
     for turns, apart in in_turn.items():
         if turns:
-            whole += spread(turns, apart.T).T
-    return whole.reshape(2, sides.along + 1, sides.across)
+            changes += spread(turns, apart.T).T
+    return changes.reshape(2, sides.along + 1, -1).cumsum(1), kind
+
+
+def fullest(loads: Index, kind: Index, fold: int) -> int:
+    """Return the most on a link of a physical line, which `fold` neighbours of the logical lines [..., lines] share."""
+    if fold > 1:
+        lines = kind.reshape(-1, fold)
+        together = lines[:, 0]
+        for other in lines.T[1:]:  # numbers of the different rows of kinds
+            together = np.unique(together * (1 + kind.max()) + other, return_inverse=True)[1]
+        loads = loads[..., lines[np.unique(together, return_index=True)[1]]].sum(-1)
+    return int(loads.max(initial=0))
+
+
+def _kinds(weights: Index) -> tuple[Index, Index]:
+    """Return the different columns of weights [moves, lines], and the number of that of each line."""
+    if (weights == weights[:, :1]).all():  # most rounds are alike on all lines
+        return weights[:, :1], np.zeros(weights.shape[1], np.int64)
+    kinds, kind = np.unique(weights, axis=1, return_inverse=True)
+    return kinds, kind.ravel()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
+from wafer_triton.schedule import steps
 from wafer_triton.schedule.rounds import Index, Round
-from wafer_triton.schedule.steps import Loop, Step
+from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Loop
 
 
 class Turn(NamedTuple):
@@ -24,9 +25,10 @@ class Turn(NamedTuple):
     axis: str
 
     @staticmethod
-    def of(loop: Loop, turns: Turns) -> Turns:
-        """Return the turns of a loop's body, where `turns` are those of the loop."""
-        return turns if loop.lines is None else (Turn(loop.lines.tobytes(), loop.times, loop.axis), *turns)
+    def of(loop: Loop) -> Turn:
+        """Return the turn of a loop that has lines."""
+        assert loop.lines is not None
+        return Turn(loop.lines.tobytes(), loop.times, loop.axis)
 
     @property
     def before(self) -> Index:
@@ -45,19 +47,11 @@ class Turn(NamedTuple):
 Turns = tuple[Turn, ...]  # of the loops around a round, from the inside outwards
 
 
-def occurrences(steps: Iterable[Step], turns: Turns = ()) -> Counter[tuple[Round, Turns]]:
+def occurrences(schedule: Schedule) -> Counter[tuple[Round, Turns]]:
     """Return the different rounds of the first time of all loops, in order, and how often each comes in every turn."""
     found = Counter[tuple[Round, Turns]]()
-    for step in steps:
-        if isinstance(step, Round):
-            found[step, turns] += 1
-        elif not isinstance(step, Loop):
-            found.update((round_, turns) for round_ in step.rounds)
-        elif step.lines is None:
-            for each, times in occurrences(step.body, turns).items():
-                found[each] += times * step.times
-        else:
-            found.update(occurrences(step.body, Turn.of(step, turns)))
+    for _, round_, times, turning in steps.occurrences(schedule.rounds.steps):
+        found[round_, tuple(map(Turn.of, turning))] += times
     return found
 
 
@@ -82,20 +76,3 @@ def spread(turns: Turns, weights: Index) -> Index:
                 total, back = weights + total[before], back[before]
         weights = total
     return weights
-
-
-def in_order(
-    steps: Iterable[Step], lines: dict[str, Index], number: int = 0
-) -> Iterator[tuple[int, Round, dict[str, Index]]]:
-    """Yield all rounds of the first time of loops with their numbers, and the lines that do there what `lines` do."""
-    for step in steps:
-        if isinstance(step, Loop):
-            now = lines
-            for _ in range(step.times):
-                yield from in_order(step.body, now, number)
-                number += step.each
-                now = now if step.lines is None else now | {step.axis: np.argsort(step.lines)[now[step.axis]]}
-        else:
-            rounds = (step,) if isinstance(step, Round) else step.rounds
-            yield from ((number + more, round_, lines) for more, round_ in enumerate(rounds))
-            number += len(rounds)

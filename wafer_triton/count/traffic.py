@@ -15,7 +15,7 @@ over its runs. These are the hops of the closed forms of Luczynski et al., "Near
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -24,8 +24,8 @@ from math import ceil
 import numpy as np
 
 from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.count.spans import Crossed, Sides, differences, lines_of, sends
-from wafer_triton.schedule.rounds import Exchange, Moves, Round, Slot
+from wafer_triton.count.spans import Crossed, Sides, fullest, line_loads, lines_of, sends
+from wafer_triton.schedule.rounds import Exchange, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
@@ -92,7 +92,7 @@ class Traffic:
     def _size(self, slot: Slot) -> int:
         return self.buffers[slot.buffer].slot_bytes(slot)
 
-    def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
+    def _walked(self, run: Iterable[Round], unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         if len(self.crossed) > 2048:  # spans of one run of an all-to-all may take 30 MB
             self.crossed.clear()
@@ -101,31 +101,17 @@ class Traffic:
             moved.setdefault(moves.axis, []).append((moves, WORD_BYTES if unit else self._size(slot)))
         loads = list[tuple[int, float, int]]()
         for axis, own in sorted(moved.items()):
+            fold = Sides.of(self.mesh, axis).fold_across
+            words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in own)
+            sums, kind = line_loads(self.crossed, axis, words)
+            busiest = fullest(sums, kind, fold)
+            # the mean of a logical line, times their number on a physical one, but no more than the busiest
+            mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
             crossed = (size * lines_of(moves, self.mesh) * self.crossed.of(moves).crossings for moves, size in own)
-            words = [(moves, ceil(size / WORD_BYTES)) for moves, size in own]
-            loads.append((*self._words(axis, words), sum(crossed)))
+            loads.append((busiest, min(mean, float(busiest)), sum(crossed)))
         return _Walk(self.hops(run), tuple(loads))
 
-    def _words(self, axis: str, words: list[tuple[Moves, int]]) -> tuple[int, float]:
-        """Return the words on the busiest and on the mean link of an axis, by words of a tile.
-
-        The mean is that of a logical line, times their number on a physical one; more than the busiest it is not.
-        """
-        sides = Sides.of(self.mesh, axis)
-        if all(moves.lines is None for moves, _ in words):  # one line stands for all
-            every = [(self.crossed.of(moves), word) for moves, word in words]
-            weights = np.repeat([word for _, word in every], [tiles.low.size for tiles, _ in every])
-            ends = (np.concatenate(end) for end in zip(*(tiles.ends for tiles, _ in every), strict=True))
-            rise, fall = (np.bincount(end, weights, 2 * sides.along + 2).astype(np.int64) for end in ends)
-            loads = (rise - fall).reshape(2, -1, 1).cumsum(1)
-            busiest = int(loads.max()) * sides.fold_across
-        else:
-            loads = differences(self.crossed, axis, ((moves, (), word) for moves, word in words)).cumsum(1)
-            busiest = int(loads.reshape(*loads.shape[:2], -1, sides.fold_across).sum(3).max())
-        mean = float((loads.sum(1) / np.maximum(np.count_nonzero(loads, 1), 1)).max()) * sides.fold_across
-        return busiest, min(mean, float(busiest))
-
-    def hops(self, run: Sequence[Round]) -> int:
+    def hops(self, run: Iterable[Round]) -> int:
         """Return the hops of a run (see above)."""
         hops = 0
         for along, rounds in groupby(run, axes):
@@ -136,30 +122,25 @@ class Traffic:
     def _longest_path(self, exchanges: Sequence[Sequence[Exchange]], axis: str) -> int:
         """Return the longest path that data can take on a line of an axis, given the exchanges of each round."""
         rounds = [[one.moves for one in together if one.axis == axis] for together in exchanges]
-        across, every = Sides.of(self.mesh, axis).across, [moves for together in rounds for moves in together]
-        if all(moves.lines is None for moves in every):
-            across = 1  # all move alike
-        most, apart = np.zeros(across, np.int64), np.zeros(across, bool)
+        across, named = Sides.of(self.mesh, axis).across, list[Index]()
+        most = np.zeros(across, np.int64)  # by line, the longest moves of all rounds together
         for together in rounds:
             longest = np.zeros(across, np.int64)
             for moves in together:
-                tiles, lines = self.crossed.of(moves), slice(None) if moves.lines is None else moves.lines
+                tiles, lines = self.crossed.of(moves), np.arange(across) if moves.lines is None else moves.lines
+                named.append(np.zeros(across, np.int64))
                 if tiles.line is None:
                     longest[lines] = np.maximum(longest[lines], tiles.hops)
+                    named[-1][lines] = 1
                 else:
                     np.maximum.at(longest, tiles.line, tiles.high - tiles.low)
-                    apart[lines] = True
+                    named[-1][lines] = 1 + lines
             most += longest
-        path = int(most.max()) if len(rounds) == 1 else 0
+        path, of_lines = 0, np.array(named)
         while most.max() > path:
             line = int(most.argmax())
             path = max(path, self._path(rounds, axis, line))
-            other = apart.copy()  # lines with a move that this one has not
-            for moves in every:
-                if moves.lines is not None and not (moves.lines == line).any():
-                    other[moves.lines] = True
-            most = np.where(other, most, 0)
-            most[line] = 0
+            most[((of_lines == 0) | (of_lines == of_lines[:, [line]])).all(0)] = 0  # as this one has all their moves
         return path
 
     def _path(self, rounds: Sequence[Sequence[Moves]], axis: str, line: int) -> int:
@@ -168,23 +149,14 @@ class Traffic:
         for together in rounds:
             before = path.copy()
             for moves in together:
-                here = _on(moves, line)
-                if here is not None:
-                    hops = np.abs(here.recv // fold - here.send // fold)
-                    np.maximum.at(path, here.recv, before[here.send] + hops)
+                on = np.ones(1, bool) if moves.lines is None else moves.lines == line
+                if on.any():
+                    at = on if moves.paired else slice(None)
+                    send, recv = moves.send[at], moves.recv[at]
+                    np.maximum.at(path, recv, before[send] + np.abs(recv // fold - send // fold))
         return int(path.max())
 
 
 # Runs of one-word tiles by their moves, half a kilobyte each.
 _UNITS: dict[tuple[tuple[int, int], tuple[int, int], bytes], _Walk] = {}
 _MOST = 4096
-
-
-def _on(moves: Moves, line: int) -> Moves | None:
-    """Return the moves on one logical line, if it has any."""
-    if moves.lines is None:
-        return moves
-    mine = moves.lines == line
-    if not mine.any():
-        return None
-    return Moves(moves.axis, moves.send[mine], moves.recv[mine]) if moves.paired else moves

@@ -12,7 +12,7 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import NUMBERS, PRESETS, Device
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, digits, named, unit
+from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, digits, named, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _own_numbers(device: Device) -> dict[str, Any]:
     return {"device_numbers": {number: getattr(device, number) for number in NUMBERS}}
 
 
-LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": as_in(Device, "sram_bytes")})
+LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": Legend(Device).entries["sram_bytes"]})
 
 
 def generation_tables(generation: Generation) -> list[Table]:

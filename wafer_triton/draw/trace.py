@@ -16,12 +16,12 @@ from wafer_triton.device import Device
 from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.sram import spans
-from wafer_triton.text.quantity import Legend, as_in
+from wafer_triton.text.quantity import Legend
 from wafer_triton.text.table import Table
 
 EACH = ("hops", "busiest_link_bytes", "flows", "macs")  # counts of a round
 ADDED = ("messages", "link_bytes")  # counts that add up over rounds
-LEGEND = Legend(Account, {"sram_bytes": as_in(Device, "sram_bytes")})
+LEGEND = Legend(Account, {"sram_bytes": Legend(Device).entries["sram_bytes"]})
 
 
 def rounds(schedule: Schedule) -> Table:

@@ -105,7 +105,7 @@ class Placement:
             self.decode, self.prefill, tokens, past, not phases_share_cores(self.decode, self.prefill)
         )
         mixes = {tuple(kind for kind in each.kinds.elements() if kind not in ENDS) for each in self.prefill_regions}
-        held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda sizes: sum(sizes.values()))
+        held = sram.fullest(sram.total(needs[kind] for kind in mix) for mix in mixes)
         peak = sum(held.values())
         buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())
         return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"

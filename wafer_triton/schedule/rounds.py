@@ -11,7 +11,7 @@ that differ from line to line have an entry for each message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -297,12 +297,6 @@ class Slot(Value):
         """Whether every core uses the same slot."""
         return not isinstance(self.index, np.ndarray)
 
-    def at(self, rows: Index, cols: Index) -> SlotIndex | int | None:
-        """Return the slot number of cores in these rows and columns, or of all; None for the whole buffer."""
-        if isinstance(self.index, np.ndarray):
-            return self.index[cols if self.axis == "x" else rows]
-        return self.index
-
     def cells(self, mesh: Mesh, slots: int, cores: Index | None = None) -> Index:
         """Return where the tiles of some cores (None: all) lie, as core * slots + slot: [cores].
 
@@ -391,6 +385,15 @@ class Cores(Value):
         return Cores.of(rows, cols, self.paired)
 
 
+def disjoint(many: Sequence[Cores]) -> bool:
+    """Return whether no row, or no column, is named twice by some cores, so that no core is in two of them."""
+    for lines in ([each.rows for each in many], [each.cols for each in many]):
+        named = [own for own in lines if own is not None]
+        if len(named) == len(lines) and np.bincount(np.concatenate(named)).max(initial=0) < 2:
+            return True
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Moves(Value):
     """On each of `lines` (None: all) position send[i] sends to recv[i] along `axis`; if `paired`, on lines[i] alone.
@@ -460,11 +463,6 @@ class Moves(Value):
             return Cores.of(lines, at, True) if self.axis == "x" else Cores.of(at, lines, True)
         at = at if (at[1:] > at[:-1]).all() else np.flatnonzero(np.bincount(at))
         return _made(Cores, *((lines, at) if self.axis == "x" else (at, lines)), False)
-
-    @cached_property
-    def reach(self) -> tuple[int, int]:
-        """The first position that sends, and the last."""
-        return int(self.send.min()), int(self.send.max())
 
     @cached_property
     def passes_on(self) -> bool:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError, shown
 from wafer_triton.local import SlotOperand
 from wafer_triton.schedule.access import Access, acts
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot, once
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot, disjoint, once
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct, nth
 
@@ -59,7 +60,7 @@ def reading(schedule: Schedule) -> Iterator[None]:
     """Raise the ScheduleError of the first broken rule where a schedule, changed by hand, cannot be read."""
     try:
         yield
-    except (KeyError, IndexError):
+    except (KeyError, IndexError, ValueError):
         validate(schedule)
         raise
 
@@ -232,9 +233,9 @@ class _Check:
                 # element by element, a slot may become itself, but not a part of itself
                 aligned = definition.elementwise and (out.index is None) == (read.index is None)
                 if not aligned and out.buffer == read.buffer:
-                    core = self.meeting(Access(out, op, writes=True), Access(read, op))
-                    if core is not None:
-                        self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
+                    met = self.meeting(Access(out, op, writes=True), Access(read, op))
+                    if met is not None:
+                        self.fail("overwritten", f"{op.op} writes {out}, which it reads", met[1])
 
     def operand(self, slot: Slot) -> SlotOperand:
         """Return a slot as an operand of an operation."""
@@ -256,57 +257,34 @@ class _Check:
             self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
-        outs = {(out.slot, out.cores): out for act in reversed(computes) for out in act.writes}
-        for write, read in _pairs([*outs.values()], reads):
+        outs = [access for act in computes for access in act.writes]
+        for write, read in _pairs(outs, reads):
             assert isinstance(write.by, Local)
             self.apart(write, read, "overwritten", f"overwrites {{}} by {write.by.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
         """Return a core that `cores` names twice."""
-        rows, cols = cores.grid(self.mesh)
-        if cores.paired:
-            again = np.flatnonzero((rows[1:] == rows[:-1]) & (cols[1:] == cols[:-1]))
-            return (int(rows[again[0]]), int(cols[again[0]])) if again.size else None
-        rows, cols = rows[:, 0], cols[0]
-        twice = [own[:-1][own[1:] == own[:-1]] for own in (rows, cols)]
-        if not rows.size or not cols.size or not (twice[0].size or twice[1].size):
+        flat = cores.flat(self.mesh)
+        if (flat[1:] > flat[:-1]).all():
             return None
-        row, col = (
-            int(own[0] if again.size == 0 else again[0]) for own, again in zip((rows, cols), twice, strict=True)
-        )
-        return row, col
+        flat.sort()
+        return divmod(int(flat[1:][flat[1:] == flat[:-1]][0]), self.mesh.shape[1])
 
     def apart(self, first: Access, second: Access, verdict: str, message: str) -> None:
         """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
-        core = self.meeting(first, second)
-        if core is not None:
-            index = first.slot.at(*map(np.array, core))
-            slot = first.slot if first.slot.is_fixed else Slot(first.slot.buffer, index)
-            self.fail(verdict, f"core {core} {message.format(slot)}", core)
+        met = self.meeting(first, second)
+        if met is not None:
+            slot, core = met
+            self.fail(verdict, f"core {core} {message.format(first.slot if first.slot.is_fixed else slot)}", core)
 
-    def meeting(self, first: Access, second: Access) -> tuple[int, int] | None:
-        """Return the first core of which two accesses of the same buffer touch the same slot."""
-        mesh = self.mesh
-        if isinstance(first.by, Exchange) and isinstance(second.by, Exchange) and first.by.axis == second.by.axis:
-            lines, others = first.by.moves.lines, second.by.moves.lines
-            if lines is not None and others is not None and not _common(lines, others, max(mesh.shape)).size:
-                return None  # as in an alignment
-        one, other = (access.cores or Cores.of(None, None) for access in (first, second))
-        if one.paired or other.paired:
-            slots = self.schedule.buffers[first.slot.buffer].slots
-            touched = np.zeros(mesh.cores * slots, np.bool_)
-            touched[first.cells(self.schedule)] = True
-            cells = second.cells(self.schedule)
-            both = cells[touched[cells]]
-            return divmod(int(both.min()) // slots, mesh.shape[1]) if both.size else None
-        pairs = ((one.rows, other.rows), (one.cols, other.cols))
-        rows, cols = (_common(*own, length) for own, length in zip(pairs, mesh.shape, strict=True))
-        numbers = [access.slot.at(rows[:, None], cols[None]) for access in (first, second)]
-        alike = np.atleast_2d(any(own is None for own in numbers) or numbers[0] == numbers[1])
-        if not rows.size or not cols.size or not alike.any():
-            return None
-        row, col = np.unravel_index(int(alike.argmax()), alike.shape)  # one row, or column, stands for all
-        return int(rows[row]), int(cols[col])
+    def meeting(self, first: Access, second: Access) -> tuple[Slot, tuple[int, int]] | None:
+        """Return the first slot that two accesses of the same buffer touch, and its core."""
+        everywhere = Cores.of(None, None)
+        if disjoint([access.cores or everywhere for access in (first, second)]):
+            return None  # as in an alignment, or a tree
+        cells = first.cells(self.schedule)
+        both = cells[np.isin(cells, second.cells(self.schedule))]
+        return self.schedule.place(first.slot.buffer, int(both.min())) if both.size else None
 
 
 def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
@@ -314,26 +292,15 @@ def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tupl
 
     The many pairs of different buffers or fixed slots are left out.
     """
-    table: dict[str, dict[int | None, list[Access]]] = {}
-    for second in seconds:
-        number = second.slot.index if isinstance(second.slot.index, int) else None
-        table.setdefault(second.slot.buffer, {}).setdefault(number, []).append(second)
-    for first in firsts:
-        held, index = table.get(first.slot.buffer, {}), first.slot.index
-        if firsts is seconds:
-            held[index if isinstance(index, int) else None].pop(0)  # itself; earlier ones are gone
-        others: Iterable[int | None] = (index, None) if isinstance(index, int) else held
-        for of in others:
-            yield from ((first, second) for second in held.get(of, ()))
+    chosen = {each.slot.buffer for each in (*firsts, *seconds) if not isinstance(each.slot.index, int)}
 
+    def place(access: Access) -> tuple[str, object]:
+        name = access.slot.buffer
+        return name, None if name in chosen else access.slot.index
 
-def _common(one: Index | None, other: Index | None, length: int) -> Index:
-    """Return the positions that two accesses share; None stands for all of `length`."""
-    if one is None or other is None:
-        own = other if one is None else one
-        return np.arange(length) if own is None else own
-    if not one.size or not other.size or one[-1] < other[0] or other[-1] < one[0]:  # both ascend
-        return one[:0]
-    named = np.zeros(length, bool)
-    named[one] = True
-    return other[named[other]]
+    table = defaultdict[tuple[str, object], list[tuple[int, Access]]](list)
+    for number, second in enumerate(seconds):
+        table[place(second)].append((number, second))
+    for at, first in enumerate(firsts):
+        others = table[place(first)]
+        yield from ((first, second) for number, second in others if firsts is not seconds or number > at)

@@ -43,6 +43,11 @@ class Schedule(Value):
         at = cores.flat(self.mesh) if isinstance(cores, Cores) else cores
         return slot.cells(self.mesh, self.buffers[slot.buffer].slots, at)
 
+    def place(self, name: str, cell: int) -> tuple[Slot, tuple[int, int]]:
+        """Return the slot of a buffer and the core, a row and a column, of one of its `cells`."""
+        core, slot = divmod(cell, self.buffers[name].slots)
+        return Slot(name, slot), divmod(core, self.mesh.shape[1])
+
     def __repr__(self) -> str:
         return f"Schedule {self.name!r} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
 

@@ -80,6 +80,11 @@ def check(schedule: Schedule) -> None:
         )
 
 
+def fullest(held: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Return the first of the largest sets of buffers, each with bytes by name; none of no set."""
+    return max(held, key=lambda sizes: sum(sizes.values()), default={})
+
+
 @dataclass(frozen=True)
 class Need:
     """Bytes on a core, by buffer: resident ones (weights, caches), and the largest workspace."""
@@ -91,7 +96,7 @@ class Need:
         """Return the need of both phases in the same memory: the larger of resident buffers and of workspaces."""
         names, own, more = self.resident | other.resident, self.resident, other.resident
         resident = {name: max(own.get(name, 0), more.get(name, 0)) for name in names}
-        return Need(resident, max(self.workspace, other.workspace, key=lambda live: sum(live.values())))
+        return Need(resident, fullest((self.workspace, other.workspace)))
 
 
 def need(schedule: Schedule) -> Need:
@@ -105,22 +110,18 @@ def in_turn(needs: Iterable[Need]) -> Need:
     """Return the need of a core for schedules that run one after another and share resident buffers."""
     every = list(needs)
     resident = {name: size for each in every for name, size in each.resident.items()}
-    workspace: dict[str, int] = {}
-    for each in every:
-        live = {name: size for name, size in each.workspace.items() if name not in resident}
-        workspace = max(workspace, live, key=lambda sizes: sum(sizes.values()))
-    return Need(resident, workspace)
+    return Need(
+        resident,
+        fullest({name: size for name, size in each.workspace.items() if name not in resident} for each in every),
+    )
 
 
 def total(needs: Iterable[Need]) -> dict[str, int]:
     """Return the most that a core holds, by buffer: all blocks' weights and caches, and a block's largest workspace."""
-    resident: dict[str, int] = {}
-    workspace: dict[str, int] = {}
-    for block in needs:
-        for name, size in block.resident.items():
-            resident[name] = resident.get(name, 0) + size
-        workspace = max(workspace, block.workspace, key=lambda sizes: sum(sizes.values()))
-    return resident | workspace
+    every, resident = list(needs), Counter[str]()
+    for block in every:
+        resident.update(block.resident)
+    return dict(resident) | fullest(block.workspace for block in every)
 
 
 def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:

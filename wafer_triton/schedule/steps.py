@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import cycle, islice
+from math import prod
 from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -65,11 +66,6 @@ class Loop(Value):
         if self.lines is None:
             return flat(self.body) * self.times
         return tuple(round_ for time in range(self.times) for round_ in flat(self.at(time)))
-
-    @property
-    def ends(self) -> tuple[Round, Round]:
-        """The first round, and the last."""
-        return flat(self.body)[0], flat(self.at(self.times - 1))[-1]
 
     def at(self, time: int) -> tuple[Step, ...]:
         """Return the steps of one time, from 0 on."""
@@ -329,22 +325,30 @@ class Occurrence(NamedTuple):
 def distinct(steps: Iterable[Step]) -> list[Occurrence]:
     """Return the different rounds in order; a round whose lines a loop moves is the one of the first time."""
     found: dict[Round, tuple[int, int]] = {}
-    for number, round_, times in _each(steps, 0, 1):
+    for number, round_, times, turning in occurrences(steps):
         first, before = found.get(round_, (number, 0))
-        found[round_] = first, before + times
+        found[round_] = first, before + times * prod(loop.times for loop in turning)
     return [Occurrence(number, round_, times) for round_, (number, times) in found.items()]
 
 
-def _each(steps: Iterable[Step], number: int, times: int) -> Iterator[tuple[int, Round, int]]:
+def occurrences(
+    steps: Iterable[Step], number: int = 0, times: int = 1, turning: tuple[Loop, ...] = ()
+) -> Iterator[tuple[int, Round, int, tuple[Loop, ...]]]:
+    """Yield the rounds of the first time of all loops: number, round, how often it comes, in each time of some loops.
+
+    These are the loops around it that turn lines, from the inside outwards.
+    """
     for step in steps:
         if isinstance(step, Round):
-            yield number, step, times
+            yield number, step, times, turning
             number += 1
             continue
-        if isinstance(step, Loop):
-            yield from _each(step.body, number, times * step.times)
+        if not isinstance(step, Loop):
+            yield from ((number + at, round_, times, turning) for at, round_ in enumerate(step.rounds))
+        elif step.lines is None:
+            yield from occurrences(step.body, number, times * step.times, turning)
         else:
-            yield from ((number + at, round_, times) for at, round_ in enumerate(step.rounds))
+            yield from occurrences(step.body, number, times, (step, *turning))
         number += step.count
 
 

@@ -14,8 +14,7 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.bands import SEVERAL, layer_basis
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import batch_placed
-from wafer_triton.cost.price import Prediction
-from wafer_triton.cost.results import Kernel, Layered
+from wafer_triton.cost.results import Layered
 from wafer_triton.decoder.block import Block
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
@@ -26,7 +25,7 @@ from wafer_triton.place.regions import Placement, decode_regions
 from wafer_triton.serve.pipeline import group_sizes, period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.read import Model, shape_of
-from wafer_triton.text.quantity import as_in, digits, unit
+from wafer_triton.text.quantity import digits, unit
 from wafer_triton.text.table import Result
 
 MOST_BATCH = 1024  # sequences; each is priced alone
@@ -43,28 +42,29 @@ class Batched(Result):
     """
 
     main = ("batch", "at_once", "tokens_per_second", "user_tokens_per_second", "seconds", "regions", "error_band")
+    units_of = (Layered,)
 
     batch: int = field(metadata=unit("sequences"))
     at_once: int = field(metadata=unit("sequences", "sequences of a group"))
     sequence_groups: int = field(metadata=unit("groups"))
-    tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))  # of the wafer
+    tokens_per_second: float  # of the wafer
     user_tokens_per_second: float = field(metadata=unit("tokens/s", "tokens per second of a user"))
-    seconds: float = field(metadata=as_in(Prediction, "seconds"))  # of a turn
+    seconds: float  # of a turn
     latency_seconds: float = field(metadata=unit("s", "time of a group through all regions"))
     busiest_seconds: float = field(metadata=unit("s", "time of the busiest region"))
     one_group_tokens_per_second: float = field(metadata=unit("tokens/s", "tokens per second in one group"))
     one_group_user_tokens_per_second: float = field(
         metadata=unit("tokens/s", "tokens per second of a user in one group")
     )
-    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
-    regions: int = field(metadata=as_in(Layered, "regions"))
-    sram_peak_bytes: int = field(metadata=as_in(Layered, "sram_peak_bytes"))
+    joules_per_token: float
+    regions: int
+    sram_peak_bytes: int
     bound: str  # "latency" or "busiest region"
     falls: str | None
-    head_groups: int = field(metadata=as_in(Layered, "head_groups"))
+    head_groups: int
     constants: str
-    error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
-    outside: str | None = field(metadata=as_in(Kernel, "outside"))
+    error_band: float | None
+    outside: str | None
 
 
 def batch(
@@ -164,5 +164,9 @@ def falls(block: Block, context: int, fewer: int, more: int, c: Constants) -> st
 
 def _rows(block: Block, context: int, step: str) -> int:
     """Return the most rows of a local product of a step."""
-    phases = [phase for every in layers.decode_phases(block, context).values() for phase in every]
+    phases = [
+        phase
+        for every in layers.phases_by_kind(block, layers.decode_sub_layers(block, context)).values()
+        for phase in every
+    ]
     return max((one.m for phase in phases if phase.label == step for one in phase.products), default=0)

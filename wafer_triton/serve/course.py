@@ -13,7 +13,7 @@ from wafer_triton.cost.cap import Cap, peaks
 from wafer_triton.cost.price import Prediction
 from wafer_triton.device import Device
 from wafer_triton.serve.workload import Request
-from wafer_triton.text.quantity import as_in, unit
+from wafer_triton.text.quantity import unit
 
 State = tuple[int, int, int]  # requests that wait, sequences in decode, cache entries a row in use
 INTERVALS = 10  # of the means of a run
@@ -106,14 +106,16 @@ class MeanInterval:
     the time in which decode worked, and 0 if it never did.
     """
 
+    units_of = (Prediction, Cap)
+
     start: float = field(metadata=unit("s", "from"))
     end: float = field(metadata=unit("s", "to"))
     waiting: float = field(metadata=unit("requests", "waiting requests"))
     running: float = field(metadata=unit("sequences", "running sequences"))
     kv: float = field(metadata=unit("%", "cache in use"))
     tokens_per_second: float = field(metadata=unit("tokens/s", "tokens/s"))
-    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
-    s_mbu: float = field(metadata=as_in(Cap, "s_mbu"))
+    joules_per_token: float
+    s_mbu: float
 
 
 def course(run: Run, pool: int, device: Device, dtype: str) -> list[MeanInterval]:

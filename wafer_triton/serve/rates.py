@@ -16,7 +16,7 @@ from wafer_triton.serve.report import Report, Slo, tpot, ttft
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Request
 from wafer_triton.text.progress import Progress, silent
-from wafer_triton.text.quantity import as_in, digits, quantity, unit
+from wafer_triton.text.quantity import digits, quantity, unit
 
 SHARE = 0.9  # of the requests that keep the SLO at a rate that is served
 NEAR = 0.01  # of the rate, by which the next one that is not served lies above
@@ -27,9 +27,11 @@ LEAST = 2.0**-10  # of the highest rate, below which none is tried
 class Tried:
     """A rate, its goodput, and the shares of requests that keep the SLO or miss one of its bounds."""
 
+    units_of = (Report,)
+
     rate: float = field(metadata=unit("requests/s"))
-    goodput: float = field(metadata=as_in(Report, "goodput"))
-    good: float = field(metadata=as_in(Report, "good"))
+    goodput: float
+    good: float
     over_ttft: float = field(metadata=unit("%", "over TTFT"))
     over_tpot: float = field(metadata=unit("%", "over TPOT"))
 

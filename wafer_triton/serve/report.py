@@ -20,7 +20,7 @@ from wafer_triton.device import Device
 from wafer_triton.device.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, shown
 from wafer_triton.serve.course import MeanInterval, Run, Served, course
-from wafer_triton.text.quantity import as_in, unit
+from wafer_triton.text.quantity import unit
 from wafer_triton.text.table import Result, Table
 
 PERCENTILES = (50, 90, 99)
@@ -70,6 +70,7 @@ class Report(Result):
     """
 
     main = ("requests_per_second", "tokens_per_second", "goodput", "good", "finished", "refused", "seconds")
+    units_of = (Prediction, Cap)
 
     requests_per_second: float = field(metadata=unit("requests/s", "throughput"))
     tokens_per_second: float = field(metadata=unit("tokens/s", "tokens of answers"))
@@ -79,7 +80,7 @@ class Report(Result):
     finished: int = field(metadata=unit("requests", "served"))
     refused: int = field(metadata=unit("requests"))
     preempted: int = field(metadata=unit("times"))
-    seconds: float = field(metadata=unit("s", "time"))  # from the first arrival to the last token
+    seconds: float  # from the first arrival to the last token
     ttft: Latency = field(metadata=unit("s", "TTFT"))
     tpot: Latency = field(metadata=unit("s", "TPOT"))
     itl: Latency = field(metadata=unit("s", "ITL"))
@@ -89,8 +90,8 @@ class Report(Result):
     kv_mean: float = field(metadata=unit("%", "cache in use on average"))
     busy: dict[str, float] = field(metadata=unit("%"))
     joules: float = field(metadata=unit("J", "energy"))
-    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
-    s_mbu: float = field(metadata=as_in(Cap, "s_mbu"))
+    joules_per_token: float
+    s_mbu: float
     course: list[MeanInterval]  # ten of equal length
 
 

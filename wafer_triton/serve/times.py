@@ -78,7 +78,7 @@ class Priced:
     def _decode(self, count: int, entries: int) -> dict[str, float]:
         """Return seconds of each kind of block with `count` sequences, each of `entries` entries a row."""
         block = replace(self.block, batch=count, entries=entries)
-        costs = layers.decode_costs(block, entries * self.rows, self.c)
+        costs = layers.costs_by_kind(block, layers.decode_sub_layers(block, entries * self.rows), self.c)
         return {kind: cost.cycles / self.device.clock_hz for kind, cost in costs.items()}
 
     def latency(self, count: int, attending: float) -> float:
@@ -128,7 +128,8 @@ class Priced:
             block, size = self.place.prefill, self.place.chunk_tokens
             found = dict.fromkeys(block.shape.layers_of, 0.0)
             for start in range(0, rows, size):
-                for kind, cost in layers.chunk_costs(block, min(size, rows - start), before + start, self.c).items():
+                chunk = layers.chunk_sub_layers(block, min(size, rows - start), before + start)
+                for kind, cost in layers.costs_by_kind(block, chunk, self.c).items():
                     found[kind] += cost.cycles / self.device.clock_hz
             self._layers[rows, before] = found
         return self._layers[rows, before]

@@ -1,7 +1,8 @@
 """Numbers with units, as people read them: at most four significant digits, thousands separated, a unit beside each.
 
-A dataclass says the unit and the label of each of its numbers in the metadata of the field, by `unit` and `named`. A
-`Legend` reads them from there, for tables, CSV, pictures and pages. Programs read full numbers: `--json` and CSV.
+A dataclass says the unit and the label of each of its numbers in the metadata of the field, by `unit` and `named`, or
+names in `units_of` the dataclasses whose fields of the same names have them. A `Legend` reads them from there, for
+tables, CSV, pictures and pages. Programs read full numbers: `--json` and CSV.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ def named(label: str, **more: Any) -> Metadata:
     return {"label": label, **more}
 
 
-def as_in(of: type, name: str) -> Metadata:
-    """Return the metadata of a field of another dataclass, for a field that holds the same."""
-    held: Metadata = of.__dataclass_fields__[name].metadata  # type: ignore[attr-defined]
-    return held
+def figures(of: type, *sources: object) -> dict[str, Any]:
+    """Return the fields of a dataclass that `sources` have by the same names; of one in several the last counts."""
+    names = [each.name for each in fields(of)]
+    return {name: getattr(source, name) for source in sources for name in names if hasattr(source, name)}
 
 
 class Legend:
     """Units and labels by the name of a field.
 
-    `sources` are dataclasses, other legends, or tables of metadata by name; of one name in several the last counts.
+    `sources` are dataclasses, other legends, or tables of metadata by name; of one name in several the last counts. A
+    field without a label has that of the field of its name in one of the dataclasses in `units_of`, if its own has any.
     """
 
     def __init__(self, *sources: Any) -> None:
@@ -62,7 +64,9 @@ class Legend:
             if isinstance(source, Legend):
                 self.entries |= source.entries
             elif is_dataclass(source):
-                self.entries |= {each.name: each.metadata for each in fields(source) if "label" in each.metadata}
+                known = Legend(*getattr(source, "units_of", ())).entries
+                named = {each.name: each.metadata or known.get(each.name) for each in fields(source)}
+                self.entries |= {name: entry for name, entry in named.items() if entry}
             else:
                 self.entries |= source
 

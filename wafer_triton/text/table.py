@@ -60,6 +60,7 @@ class Result:
 
     main: ClassVar[tuple[str, ...]] = ()
     heading: ClassVar[str] = PREDICTED
+    units_of: ClassVar[tuple[type, ...]] = ()  # see `Legend`
 
     def table(self, *names: str) -> Table:
         """Return the table of the fields of these names (none: of all)."""

@@ -47,10 +47,9 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
     """
     c = block.shape
     kinds = (block.query_heads, block.kv_heads, block.kv_heads)
-    if block.unfused:
-        return tuple(
-            part.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(2) for part in _thirds(qkv, block)
-        )
+    if block.unfused:  # [tokens, columns, heads * head]: queries, keys and values, one after the other
+        thirds = qkv.unflatten(-1, (-1, block.qkv_width)).split(block.qkv_width // 3, -1)
+        return tuple(part.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(2) for part in thirds)
     angles = [more[name].unflatten(-1, (-1, 1, block.pairs)) for name in decode.ANGLES]  # [tokens, columns, 1, pairs]
     if c.qkv_bias:
         qkv = qkv + more["bqkv"]
@@ -65,11 +64,6 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split(kinds, 2)
     return tuple(part.transpose(1, 2).flatten(2) for part in (_rope(q, *angles), _rope(k, *angles), v))
-
-
-def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
-    """Return queries, keys and values, from [tokens, columns, heads * head] with the three one after the other."""
-    return qkv.unflatten(-1, (-1, block.qkv_width)).split(block.qkv_width // 3, -1)
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

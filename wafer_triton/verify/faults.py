@@ -238,8 +238,8 @@ class _Slots:
         return self.findings
 
     def note(self, verdict: str, buffer: str, cell: int, message: str) -> None:
-        row, col = divmod(cell // self.schedule.buffers[buffer].slots, self.schedule.mesh.shape[1])
-        self.findings.append(core_finding(self.schedule, verdict, self.number, (row, col), message))
+        _, core = self.schedule.place(buffer, cell)
+        self.findings.append(core_finding(self.schedule, verdict, self.number, core, message))
 
     def read(self, access: Access) -> None:
         slot, by, cells = access.slot, access.by, access.cells(self.schedule)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.schedule.access import Access, acts
-from wafer_triton.schedule.rounds import Index, Slot
+from wafer_triton.schedule.rounds import Index
 from wafer_triton.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 NAMED = 4  # tiles that a message names
-
-
-@dataclass(frozen=True)
-class Place:
-    """An element of a buffer on a core, whose slot is number `cell` of [cores * slots]."""
-
-    buffer: str
-    cell: int
-    element: int
 
 
 @dataclass(frozen=True)
@@ -47,18 +38,19 @@ class _Unused:
 @np.errstate(invalid="ignore")  # where memory is infinite
 def explanation(
     schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor],
-    compared: Mapping[str, NDArray[np.bool_]], names: Sequence[str], wrong: Place,
+    compared: Mapping[str, NDArray[np.bool_]], names: Sequence[str], wrong: tuple[str, int, int],
 ) -> str:  # fmt: skip
-    """Return whose shares in a `wrong` element are not as `wanted`, and where that began; "" if neither can be told.
+    """Return whose shares in a wrong element are not as `wanted`, and where that began; "" if neither can be told.
 
+    `wrong` is a buffer, one of its cells (see `Schedule.cells`), and the element in that.
     `tiles` and `wanted` are [2 + T, rows, cols, ...]: as they are, with each of the T given tiles of these `names`
     raised by one, and with all of them raised by two.
     """
-    trace = _Trace(schedule, tiles, wanted)
+    (name, cell, element), trace = wrong, _Trace(schedule, tiles, wanted)
     trace.run()
     got, want = (
-        _growth(memory.reshape(len(memory), -1, schedule.buffers[wrong.buffer].numel))[:, wrong.cell, wrong.element]
-        for memory in (trace.machine.memory[wrong.buffer].numpy(), wanted[wrong.buffer].numpy())
+        _growth(memory.reshape(len(memory), -1, schedule.buffers[name].numel))[:, cell, element]
+        for memory in (trace.machine.memory[name].numpy(), wanted[name].numpy())
     )
     missing = {*np.flatnonzero(np.isclose(got, 0) & ~np.isclose(want, 0)).tolist()}
     kinds = {
@@ -136,8 +128,8 @@ class _Trace:
 
     def arrivals(self, cell: int, name: str, number: int) -> str:
         """Return what came to the core of a slot in a round, and from where."""
-        core = cell // self.schedule.buffers[name].slots
-        came = []
+        _, (row, col) = self.schedule.place(name, cell)
+        core, came = row * self.mesh.shape[1] + col, []
         for exchange in self.schedule.rounds[number].exchanges:
             senders, receivers = exchange.moves.ends(self.mesh)
             sent = self.schedule.cells(exchange.src, senders)
@@ -179,9 +171,8 @@ class _Trace:
         return last + self.arrivals(cell, name, number)
 
     def at(self, name: str, cell: int) -> str:
-        slots = self.schedule.buffers[name].slots
-        row, col = divmod(cell // slots, self.mesh.shape[1])
-        return f"{Slot(name, cell % slots)} of core ({row}, {col})"
+        slot, core = self.schedule.place(name, cell)
+        return f"{slot} of core {core}"
 
 
 def _growth(memory: Array) -> Array:

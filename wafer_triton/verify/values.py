@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import letters
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.access import acts
-from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.slices import backward_slice
@@ -67,7 +66,7 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     tiles = draw_tiles(schedule, intent, runs, seed=0)
     compared = _compared_slots(schedule, intent, share=min(1.0, MOST_WORK / work))
     wanted = expected_results(schedule, intent, tiles, runs)
-    if all(_all_nan(want, compared[name]) for name, want in wanted.items()):
+    if all(_compared(want, compared[name]).isnan().all() for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
         return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
     whole = schedule
@@ -81,13 +80,13 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         message = f"{title(schedule, number)}: its operands stop it: {str(error).splitlines()[0]}"
         return [Finding("wrong-values", message, number)]
     for name, want in wanted.items():
-        mismatch = _first_mismatch(machine.read(name), want, compared[name])
+        mismatch = _first_mismatch(name, machine.read(name), want, compared[name])
         if mismatch is not None:
             results = {other: machine.read(other) for other in wanted}
             missing = _missing_piece(schedule, intent, tiles, results, compared)
-            began = "" if missing else _explanation(whole, intent, tiles, name, mismatch)
+            began = "" if missing else _explanation(whole, intent, tiles, mismatch)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
-            return [mismatch.finding(schedule, name, missing, began, unnamed)]
+            return [mismatch.finding(schedule, missing, began, unnamed)]
     return []
 
 
@@ -100,39 +99,36 @@ def _missing_piece(
     pieces = intent.pieces() if intent.pieces is not None else {}
     for name, reference in pieces.items():
         wanted = expected_results(schedule, replace(intent, reference=reference), tiles, runs)
-        if all(_first_mismatch(got[other], want, compared[other]) is None for other, want in wanted.items()):
+        if all(_first_mismatch(other, got[other], want, compared[other]) is None for other, want in wanted.items()):
             return name
     return ""
 
 
 def _explanation(
-    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], name: str, mismatch: _Mismatch
+    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], wrong: _Mismatch
 ) -> str:  # fmt: skip
     """Return which tiles have a wrong share in a result, and where that began; "" where it takes longer than a second.
 
     Tiles that an intent draws by its own rule cannot be raised one by one.
     """
-    from wafer_triton.verify.shares import Place, explanation
+    from wafer_triton.verify.shares import explanation
 
     copies = {buffer: _copies(schedule, intent, buffer) for buffer in tiles}
     many = sum(int(numbers.max()) + 1 for numbers in copies.values())
     if intent.draw is not None or many > MOST_TILES or (2 + many) * _work(schedule) > SMALL_WORK:
         return ""
-    raised = {
-        buffer: of[mismatch.run].expand(2 + many, *of[mismatch.run].shape).clone() for buffer, of in tiles.items()
-    }
+    raised = {buffer: of[wrong.run].expand(2 + many, *of[wrong.run].shape).clone() for buffer, of in tiles.items()}
     names: list[str] = []
     for buffer, numbers in copies.items():
-        slots, flat = schedule.buffers[buffer].slots, raised[buffer].view(2 + many, len(numbers), -1)
+        flat = raised[buffer].view(2 + many, len(numbers), -1)
         for tile in range(int(numbers.max()) + 1):
             cells = np.flatnonzero(numbers == tile)
             flat[1 + len(names), cells] += 1
-            core = divmod(int(cells[0]) // slots, schedule.mesh.shape[1])
-            names.append(f"{Slot(buffer, int(cells[0]) % slots)} of core {core}")
+            slot, core = schedule.place(buffer, int(cells[0]))
+            names.append(f"{slot} of core {core}")
         flat[-1] += 2
     wanted = expected_results(schedule, intent, raised, 2 + many)
-    cell = (mismatch.core[0] * schedule.mesh.shape[1] + mismatch.core[1]) * schedule.buffers[name].slots + mismatch.slot
-    place = Place(name, cell, mismatch.element)
+    place = wrong.buffer, wrong.cell, wrong.element
     return explanation(schedule, raised, wanted, _compared_slots(schedule, intent, 1), names, place)
 
 
@@ -197,7 +193,7 @@ def _with_draws(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Replace random tiles by those that the intent's `draw` returns, rounded to the buffer's dtype."""
     for run in range(len(next(iter(tiles.values()), ()))):
-        made = _evaluate(schedule, partial(_call_draw, draw, run), _tiles_of_run(tiles, run), "draw")
+        made = _evaluate(schedule, draw, _tiles_of_run(tiles, run), run)
         for name, new in made.items():
             if name not in tiles or new.numel() != tiles[name][run].numel():
                 raise ScheduleError(
@@ -207,10 +203,6 @@ def _with_draws(
             dtype = torch_dtype(schedule.buffers[name].dtype)
             tiles[name][run] = new.to(dtype).double().reshape(tiles[name][run].shape)
     return tiles
-
-
-def _call_draw(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tiles:
-    return draw(tiles, run)
 
 
 def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
@@ -236,13 +228,14 @@ def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor
 
 
 def _evaluate(
-    schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor], what: str = "reference"
+    schedule: Schedule, function: Callable[..., Tiles], tiles: dict[str, Tensor], *run: int
 ) -> dict[str, Tensor]:
-    """Return what a reference returns; ScheduleError, with its line, if it raises or returns no dict of tensors."""
+    """Return what a reference, or a draw of a `run`, returns; ScheduleError, with its line, unless it is tensors."""
     import torch
 
+    what = "draw" if run else "reference"
     try:
-        made = reference(tiles)
+        made = function(tiles, *run)
     except Exception as error:
         place, words = extract_tb(error.__traceback__)[-1], str(error).partition("\n")[0]
         raise ScheduleError(
@@ -302,49 +295,43 @@ class _Mismatch:
     """The first element that is wrong."""
 
     run: int
-    core: tuple[int, int]
-    slot: int
+    buffer: str
+    cell: int  # its slot, see `Schedule.cells`
     element: int
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, name: str, missing: str, began: str, unnamed: list[str]) -> Finding:
-        number = _last_write(schedule, name, self)
-        place = f"element {self.element} of {Slot(name, self.slot)}"
-        message = f"ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
+    def finding(self, schedule: Schedule, missing: str, began: str, unnamed: list[str]) -> Finding:
+        slot, core = schedule.place(self.buffer, self.cell)
+        message = f"ends with {self.got:.7g} in element {self.element} of {slot}, not with {self.want:.7g}"
         message += f"; all is as without {missing}" if missing else ""
         message += f"; {began}" if began else ""
         if unnamed:
             message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"
-        return core_finding(schedule, "wrong-values", number, self.core, message)
+        return core_finding(schedule, "wrong-values", _last_write(schedule, self.buffer, self.cell), core, message)
 
 
-def _all_nan(want: Tensor, compared: NDArray[np.bool_]) -> bool:
-    """Return whether no element of tiles [runs, rows, cols, ...] is compared."""
+def _compared(tiles: Tensor, compared: NDArray[np.bool_]) -> Tensor:
+    """Return of tiles [runs, rows, cols, ...] those that are compared, [runs, slots, elements]."""
     import torch
 
-    return bool(want.reshape(len(want), *compared.shape, -1)[:, torch.from_numpy(compared)].isnan().all())
+    return tiles.reshape(len(tiles), *compared.shape, -1)[:, torch.from_numpy(compared)]
 
 
-def _first_mismatch(got: Tensor, want: Tensor, compared: NDArray[np.bool_]) -> _Mismatch | None:
-    """Return the first core, slot and element of tiles [runs, rows, cols, ...] that is wrong in a run."""
-    import torch
-
-    mask = torch.from_numpy(compared)
-    got, want = (tiles.reshape(len(tiles), *compared.shape, -1)[:, mask] for tiles in (got, want))
+def _first_mismatch(name: str, got: Tensor, want: Tensor, compared: NDArray[np.bool_]) -> _Mismatch | None:
+    """Return the first core, slot and element of tiles [runs, rows, cols, ...] of a buffer that is wrong in a run."""
+    got, want = _compared(got, compared), _compared(want, compared)
     largest = want.where(want.isfinite(), 0).abs().amax((1, 2), keepdim=True)
     wrong = ~((got == want) | ((got - want).abs() <= TOLERANCE * largest) | want.isnan())
     if not wrong.any():
         return None
     place, element = wrong.any(0).nonzero()[0].tolist()
-    run = int(wrong[:, place, element].nonzero()[0])
-    row, col, slot = mask.nonzero()[place].tolist()
-    return _Mismatch(run, (row, col), slot, element, float(got[run, place, element]), float(want[run, place, element]))
+    run, cell = int(wrong[:, place, element].nonzero()[0]), int(np.flatnonzero(compared)[place])
+    return _Mismatch(run, name, cell, element, float(got[run, place, element]), float(want[run, place, element]))
 
 
-def _last_write(schedule: Schedule, name: str, place: _Mismatch) -> int:
-    """Return the last round that writes a slot of a core; the last round of all if none does."""
-    cell = schedule.cells(Slot(name, place.slot), np.array([place.core[0] * schedule.mesh.shape[1] + place.core[1]]))
+def _last_write(schedule: Schedule, name: str, cell: int) -> int:
+    """Return the last round that writes a cell of a buffer; the last round of all if none does."""
     for number in reversed(range(len(schedule.rounds))):
         writes = (access for act in acts(schedule.rounds[number]) for access in act.writes)
         if any(access.slot.buffer == name and cell in access.cells(schedule) for access in writes):

@@ -40,10 +40,11 @@ Record = Mapping[str, str]
 def rows(family: str) -> list[Measurement]:
     """Return the rows of a family of measurements; `FAMILIES` has their names."""
     file, read, name = FAMILIES[family]
-    return [row for record in _records(file) for row in read(record, device(name))]
+    return [row for record in records(file) for row in read(record, device(name))]
 
 
-def _records(file: str) -> list[dict[str, str]]:
+def records(file: str) -> list[dict[str, str]]:
+    """Return the rows of a file of measurements, by the names of its columns."""
     with (FOLDER / file).open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 

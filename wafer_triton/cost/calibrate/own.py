@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.cost.bands import bands
-from wafer_triton.cost.calibrate import FAMILIES, Measurement
+from wafer_triton.cost.calibrate import FAMILIES, Measurement, records
 from wafer_triton.cost.calibrate.fit import STAGES, UndeterminedError, solve
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS, Device, device
@@ -22,15 +22,6 @@ from wafer_triton.shape.read import shape_of
 from wafer_triton.text.files import read_text
 
 MOST_ROWS = 1_000  # a schedule is priced for each row
-COLUMNS = {
-    "MeshGEMM": ("mesh", "tile_m", "tile_k", "tile_n", "cycles"),
-    "MeshGEMV": ("mesh", "tile_k", "tile_n", "group_num", "cycles"),
-    "WSE-3 decode layer": (
-        "mesh", "dim", "sequence", "ffn_dim", "group_num", "total_cycles", "phases_cycles", "communication_cycles",
-    ),
-    "WSE-2 decode": ("phase", "model", "mesh", "tokens", "tokens_per_second"),
-    "WSE-2 prefill": ("phase", "model", "mesh", "tokens", "tokens_per_second"),
-}  # fmt: skip
 WORDS = ("phase", "model")  # columns that hold no number
 
 
@@ -63,22 +54,23 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     try:
         table = csv.DictReader(StringIO(read_text(path)))
         names = tuple(table.fieldnames or ())
-        records = [(table.line_num, record) for record in table]  # a blank line has no record
+        lines = [(table.line_num, record) for record in table]  # a blank line has no record
     except csv.Error as error:
         raise ConfigError(f"{path}: no CSV that can be read ({error}); mend it, or give another file") from None
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"{path}: column {twice[0]} stands twice; leave one out")
-    kinds = [family for family, columns in COLUMNS.items() if sorted(columns) == sorted(names)]
+    columns = {family: list(records(file)[0]) for family, (file, *_) in FAMILIES.items()}
+    kinds = [family for family, own in columns.items() if sorted(own) == sorted(names)]
     if not kinds:
-        known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))
+        known = "; ".join(dict.fromkeys(map(",".join, columns.values())))
         raise ConfigError(
             f"{path}: its columns are {','.join(names)[:200] or 'none'}; give those of one of these lists, "
             f"with commas between them: {known}"
         )
-    if not records or len(records) > MOST_ROWS:
-        raise ConfigError(f"{path}: {len(records):,} rows; give from 1 to {MOST_ROWS:,}")
+    if not lines or len(lines) > MOST_ROWS:
+        raise ConfigError(f"{path}: {len(lines):,} rows; give from 1 to {MOST_ROWS:,}")
     found: dict[str, list[Measurement]] = {family: [] for family in kinds}
-    for line, record in records:
+    for line, record in lines:
         _checked(path, line, record)
         for family in kinds:
             _, made, name = FAMILIES[family]

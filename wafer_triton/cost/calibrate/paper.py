@@ -7,14 +7,13 @@ have eight cells of tables 3 and 4; nothing here is fitted. Numbers that follow 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from wafer_triton import estimate
-from wafer_triton.cost.bands import FOLDER
+from wafer_triton.cost.calibrate import records
 from wafer_triton.cost.calibrate.cells import TABLES, Cell
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import decode_on, prefill_on, request_on, request_placed
@@ -27,7 +26,7 @@ from wafer_triton.shape.read import shape_of
 from wafer_triton.text.progress import Progress, silent
 
 T = TypeVar("T")
-FILE = FOLDER / "wse2_paper.csv"
+FILE = "wse2_paper.csv"
 WSE2, PROGRAM = "wse2", "paper-benchmark"
 SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
 SIZES = (2048, 4096, 8192)  # of the products that the text compares
@@ -40,7 +39,7 @@ Prediction = tuple[float, float | None, str]  # with its band, and a note
 def cells(tables: tuple[str, ...] = TABLES, progress: Progress = silent) -> tuple[Cell, ...]:
     """Return the cells of tables, in the order of the file; cells of the text come last. Reports "cells"."""
     every = [
-        partial(_cell, record) for record in records_of_file() if record["table"] in tables and record["system"] in OWN
+        partial(_cell, record) for record in records(FILE) if record["table"] in tables and record["system"] in OWN
     ]
     every += _statements() if "text" in tables else []
     made = []
@@ -48,12 +47,6 @@ def cells(tables: tuple[str, ...] = TABLES, progress: Progress = silent) -> tupl
         made.append(cell())
         progress("cells", number, len(every))
     return tuple(made)
-
-
-def records_of_file() -> list[dict[str, str]]:
-    """Return the rows of the paper's tables as they are published."""
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def _cell(record: dict[str, str]) -> Cell:
@@ -180,18 +173,18 @@ def derived(tables: tuple[str, ...] = TABLES) -> list[Derived]:
 
     The power of a wafer is read from the ratios of energies, which then follow from times and the number of GPUs.
     """
-    records = records_of_file()
+    every = records(FILE)
 
     def published(what: str, model: str, system: str) -> float:
         """Return the largest published number, which is the speed on the fastest mesh."""
-        rows = (row for row in records if (row["what"], row["model"], row["system"]) == (what, model, system))
+        rows = (row for row in every if (row["what"], row["model"], row["system"]) == (what, model, system))
         return max(float(row["value"]) for row in rows)
 
     def energy(seconds: float, gpu: float, gpus: int) -> float:
         return float(estimate.energy(device=WSE2, seconds=seconds, against_seconds=gpu, gpus=gpus).energy_ratio)
 
     found = []
-    for record in records:
+    for record in every:
         table, what, model, system = (record[name] for name in ("table", "what", "model", "system"))
         if record["role"] == "context" or system in OWN:
             continue
