@@ -194,7 +194,8 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     weights = np.array([*lines.values()], np.int64).reshape(len(lines), sides.across)
     kind = np.arange(sides.across)
     if not paired:
-        weights, kind = _kinds(weights)
+        of_each, kind = _kinds(weights)
+        weights = weights[:, of_each]
     changes = np.zeros((2 * sides.along + 2, weights.shape[1]), np.int64)
     for line, own in zip(lines, weights, strict=True):
         change = crossed.of(line).differences
@@ -217,16 +218,14 @@ def fullest(loads: Index, kind: Index, fold: int) -> int:
     """Return the most on a link of a physical line, which `fold` neighbours of the logical lines [..., lines] share."""
     if fold > 1:
         lines = kind.reshape(-1, fold)
-        together = lines[:, 0]
-        for other in lines.T[1:]:  # numbers of the different rows of kinds
-            together = np.unique(together * (1 + kind.max()) + other, return_inverse=True)[1]
-        loads = loads[..., lines[np.unique(together, return_index=True)[1]]].sum(-1)
+        loads = loads[..., lines[_kinds(lines.T)[0]]].sum(-1)
     return int(loads.max(initial=0))
 
 
-def _kinds(weights: Index) -> tuple[Index, Index]:
-    """Return the different columns of weights [moves, lines], and the number of that of each line."""
-    if (weights == weights[:, :1]).all():  # most rounds are alike on all lines
-        return weights[:, :1], np.zeros(weights.shape[1], np.int64)
-    kinds, kind = np.unique(weights, axis=1, return_inverse=True)
-    return kinds, kind.ravel()
+def _kinds(rows: Index) -> tuple[Index, Index]:
+    """Return a column of each kind of those of `rows`, which are alike, and the kind of each column."""
+    first, kind = np.zeros(1, np.int64), np.zeros(rows.shape[1], np.int64)
+    for row in rows:
+        if (row != row[0]).any():  # most rounds are alike on all lines
+            _, first, kind = np.unique(kind * (1 + row.max()) + row, return_index=True, return_inverse=True)
+    return first, kind

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wafer_triton.device.mesh import Mesh
@@ -131,7 +132,7 @@ class Sums(LaunchPart):
     """
 
     product: FusedOp
-    tables: tuple[Index, Index, Index, Index, Index]
+    tables: tuple[NDArray[np.integer[Any]], ...]
 
     def joins(self, launch: Sequence[Sums]) -> bool:
         """Return whether a launch of such sums can compute these too."""
