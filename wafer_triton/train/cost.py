@@ -23,6 +23,7 @@ from wafer_triton.count.runs import combines
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.dies import Wafer
+from wafer_triton.train.product import PRODUCTS, RESULTS, slotted
 
 Numbers = NDArray[Any]
 CUTS = 8  # of a size: in 1, 2, 4 to 128
@@ -117,12 +118,10 @@ def sliced(
     The best have the least sum of seconds and of the wafer's joules by their `weights`. Slices are equal, the last ones
     padded; the sums of slices that add up stay in SRAM. Where no slices fit a die's SRAM, it takes forever.
     """
-    several = "x" if moving == "y" else "y"
-    reads, writes, added = {
-        "forward": ("xw", "y", {"y": 1}), "dx": ("yw", "x", {"x": 2}), "dw": ("xy", "w", {"w": 0}),
-        "backward": ("xwy", "xw", {"x": 2, "w": 0}),
-    }[which]  # fmt: skip
-    reduces = moving in writes
+    several, results = slotted(moving), RESULTS[which]
+    reads = {name[-1] for result in results for name in PRODUCTS[result][:2]}
+    added = {result[-1]: "mkn".index(PRODUCTS[result][2]) for result in results}  # by the cut over which they add up
+    reduces = moving in added
 
     def slices(*cuts: Numbers) -> tuple[Numbers, ...]:
         """Return a slice's multiply-adds, and bytes: that move, are read, are written, stay for the next, and SRAM."""
@@ -131,10 +130,10 @@ def sliced(
         )
         m, k, n = (np.ceil(own / cut) for own, cut in zip(whole, cuts, strict=True))
         slots: dict[str, Any] = {"x": m * k, "w": k * n, "y": m * n}
-        block, copy = slots[moving] * (sums if reduces else element), slots["x"] * element * ("w" in writes)
+        block, copy = slots[moving] * (sums if reduces else element), slots["x"] * element * ("w" in added)
         slots[several] = slots[several] * size
         read = element * sum(slots[name] for name in reads)
-        written = sums * sum(slots[name] for name in writes)
+        written = sums * sum(slots[name] for name in added)
         stays = sums * sum(slots[name] * (cuts[axis] > 1) for name, axis in added.items())
         sram = read + written + copy + lanes * block + stays * reduces
         return m * k * n, block, read, written, stays, sram
@@ -156,8 +155,7 @@ def sliced(
     flops = 2 * macs * len(added)
     wait = np.zeros_like(flops)
     for hops, load, count in zip(*streams.transfers, strict=True):
-        link = block * load[:, None] / on.link_bytes_per_second
-        taken = hops[:, None] * on.link_seconds + (link if on.forwarding == "cut" else hops[:, None] * link)
+        taken = on.transfer_seconds(hops[:, None], block * load[:, None])
         wait += count[:, None] * np.maximum(0.0, taken - flops / on.flops)
     rounds, rate = size * flops / on.flops + wait, on.hbm_bytes_per_second
     seconds = (number // parts) * (

@@ -140,14 +140,12 @@ class Wafer:
         """Return a mesh of dies of the wafer, by default of all; MeshError if the wafer is smaller."""
         return Mesh(self.rows if rows is None else rows, self.cols if cols is None else cols, self.device())
 
-    def transfer_seconds(self, hops: int, size: float, share: float = 1.0) -> float:
-        """Return seconds of a transfer of `size` bytes over `hops` links, the busiest of which carries `share` of them.
+    def transfer_seconds(self, hops: Any, size: Any) -> Any:
+        """Return seconds of a transfer over `hops` links, `size` bytes over the busiest; both may be arrays.
 
         The time of the bytes on the busiest link counts once with forwarding "cut", and once for each hop with "store".
         """
-        if not hops:
-            return 0.0
-        link = size * share / self.link_bytes_per_second
+        link = size / self.link_bytes_per_second
         return hops * self.link_seconds + (link if self.forwarding == "cut" else hops * link)
 
 

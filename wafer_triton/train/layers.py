@@ -11,6 +11,7 @@ All else of the model, attention and its optimizer among it, stays torch's.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -23,15 +24,9 @@ from wafer_triton.emulate.pool import POOL
 from wafer_triton.errors import MeshError, ScheduleError, ShapeError
 from wafer_triton.ops.executors import executor
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.train.product import PASSES, Team, product
+from wafer_triton.train.product import CUTS, PASSES, SIZES, Team, product
 
 Model = TypeVar("Model", bound=nn.Module)
-# Of an operand: the dimension that is cut over the dies, and the one whose blocks are the slots of a die.
-CUTS: dict[str, dict[str, tuple[int, int | None]]] = {
-    "w": {"x": (0, None), "w": (1, None), "y": (0, 1)},
-    "x": {"x": (0, None), "w": (1, None), "y": (1, 0)},
-    "y": {"x": (1, 0), "w": (0, None), "y": (0, None)},
-}
 
 
 class StreamedProducts:
@@ -49,10 +44,12 @@ class StreamedProducts:
         self._dies = torch.tensor([row * cols + col for row, col in team.groups[0]])
         self._order = torch.tensor(team.moves.order)  # [positions, slots]
 
-    def run(self, which: str, sizes: tuple[int, int, int], **operands: Tensor) -> list[Tensor]:
+    def run(self, which: str, **operands: Tensor) -> list[Tensor]:
         """Return the results of a pass, whole, for whole operands x [m, k], w [k, n] and dy [m, n]."""
-        m, k, n = tiles = tuple(self._tile(size, name) for size, name in zip(sizes, "mkn", strict=True))
-        schedule = self._product(which, m, k, n)
+        sizes = {size: count for name, whole in operands.items()
+                 for size, count in zip(SIZES[name[-1]], whole.shape, strict=True)}  # fmt: skip
+        tiles = {size: -(-sizes[size] // (self.team.size if size in CUTS[self.moving] else 1)) for size in "mkn"}
+        schedule = self._product(which, **tiles)
         program = self.on.borrow(schedule)
         for name, whole in operands.items():
             program.write(name, self._cut(name[-1], whole, tiles))
@@ -63,57 +60,50 @@ class StreamedProducts:
         POOL.give(program)
         return found
 
-    def _tile(self, size: int, name: str) -> int:
-        """Return the size of a tile along m, k or n."""
-        cut = any({"x": "mk", "w": "kn", "y": "mn"}[operand][dim] == name
-                  for operand, dims in CUTS[self.moving].items() for dim in dims if dim is not None)  # fmt: skip
-        return -(-size // self.team.size) if cut else size
-
-    def _cut(self, operand: str, whole: Tensor, tiles: tuple[int, ...]) -> Tensor:
+    def _cut(self, operand: str, whole: Tensor, tiles: Mapping[str, int]) -> Tensor:
         """Return the tiles [rows, cols, elements] of an operand, by slots in the order in which the die computes."""
-        (over, slots), shape, dies = CUTS[self.moving][operand], _shape(operand, tiles), self.team.size
-        counts = [dies if dim in (over, slots) else 1 for dim in (0, 1)]
-        padded = whole.new_zeros([count * size for count, size in zip(counts, shape, strict=True)])
+        rows, cols = (tiles[size] for size in SIZES[operand])
+        down, across = (self.team.size if size in CUTS[self.moving] else 1 for size in SIZES[operand])
+        padded = whole.new_zeros(down * rows, across * cols)
         padded[: whole.shape[0], : whole.shape[1]] = whole
-        blocks = padded.view(counts[0], shape[0], counts[1], shape[1]).permute(over * 2, 2 - over * 2, 1, 3)
-        if slots is not None:
-            blocks = blocks[torch.arange(dies)[:, None], self._order]
-        cut = torch.empty(dies, blocks[0].numel(), dtype=whole.dtype)
-        cut[self._dies] = blocks.reshape(dies, -1)
+        blocks = self._turned(operand, padded.view(down, rows, across, cols).transpose(1, 2))
+        if blocks.shape[1] > 1:
+            blocks = blocks[torch.arange(self.team.size)[:, None], self._order]
+        cut = torch.empty(self.team.size, blocks[0].numel(), dtype=whole.dtype)
+        cut[self._dies] = blocks.reshape(self.team.size, -1)
         return cut.view(*self.team.mesh.shape, -1)
 
-    def _whole(self, operand: str, cut: Tensor, sizes: tuple[int, ...], tiles: tuple[int, ...]) -> Tensor:
+    def _whole(self, operand: str, cut: Tensor, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> Tensor:
         """Return the inverse of `_cut`."""
-        (over, slots), shape, dies = CUTS[self.moving][operand], _shape(operand, tiles), self.team.size
-        blocks = cut.reshape(dies, -1, *shape)[self._dies]
-        if slots is not None:
-            blocks = blocks[torch.arange(dies)[:, None], self._order.argsort(1)]
-        whole = blocks.permute(0, 2, 1, 3) if over == 0 else blocks.permute(1, 2, 0, 3)
-        rows, cols = _shape(operand, sizes)
-        return whole.reshape(whole.shape[0] * shape[0], -1)[:rows, :cols]
+        (m, n), (rows, cols) = ([counts[size] for size in SIZES[operand]] for counts in (sizes, tiles))
+        blocks = cut.reshape(self.team.size, -1, rows, cols)[self._dies]
+        if blocks.shape[1] > 1:
+            blocks = blocks[torch.arange(self.team.size)[:, None], self._order.argsort(1)]
+        blocks = self._turned(operand, blocks).transpose(1, 2)
+        return blocks.reshape(blocks.shape[0] * rows, -1)[:m, :n]
 
-
-def _shape(operand: str, sizes: tuple[int, ...]) -> tuple[int, int]:
-    m, k, n = sizes
-    return {"x": (m, k), "w": (k, n), "y": (m, n)}[operand]
+    def _turned(self, operand: str, blocks: Tensor) -> Tensor:
+        """Return tiles [down, across, ...] of an operand as [position, slot, ...], and the other way round."""
+        first = next(size for size in CUTS[self.moving] if size in SIZES[operand])
+        return blocks.transpose(0, 1) if SIZES[operand][1] == first else blocks
 
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, streams: StreamedProducts, x: Tensor, w: Tensor) -> Tensor:
-        ctx.streams, ctx.sizes = streams, (*x.shape, w.shape[1])
+        ctx.streams = streams
         ctx.save_for_backward(x, w)
-        return streams.run("forward", ctx.sizes, x=x, w=w)[0].detach()
+        return streams.run("forward", x=x, w=w)[0].detach()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        (x, w), run, sizes = ctx.saved_tensors, ctx.streams.run, ctx.sizes
+        (x, w), run = ctx.saved_tensors, ctx.streams.run
         if ctx.streams.moving == "y":
-            return None, *run("backward", sizes, x=x, w=w, dy=dy)
+            return None, *run("backward", x=x, w=w, dy=dy)
         _, x_needed, w_needed = ctx.needs_input_grad
-        (dx,) = run("dx", sizes, dy=dy, w=w) if x_needed else (None,)
-        (dw,) = run("dw", sizes, x=x, dy=dy) if w_needed else (None,)
+        (dx,) = run("dx", dy=dy, w=w) if x_needed else (None,)
+        (dw,) = run("dw", x=x, dy=dy) if w_needed else (None,)
         return None, dx, dw
 
 

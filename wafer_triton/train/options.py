@@ -32,7 +32,7 @@ from wafer_triton.errors import ConfigError, check_counts
 from wafer_triton.train.cost import Streams, sliced
 from wafer_triton.train.dies import Wafer
 from wafer_triton.train.placement import GroupPlacement, exchange
-from wafer_triton.train.product import PASSES
+from wafer_triton.train.product import CUTS, PASSES
 from wafer_triton.train.workload import Operator, Rules, Workload
 
 TIE = 1e-11  # that the figure counts which is not the objective
@@ -135,8 +135,8 @@ class Case:
         wafer, step = self.wafer, exchange(self.wafer)
         pair = self.tokens * self.work.width * self.rules.element / wafer.dies**2
         times = 2 * self.micro_batches
-        loads = times * pair * step.loads
-        return Reshard(times * step.seconds(wafer, pair), wafer.joules(0, float(loads.sum()), 0), loads)
+        loads, (hops, most) = times * pair * step.loads, step.worst
+        return Reshard(times * wafer.transfer_seconds(hops, pair * most), wafer.joules(0, float(loads.sum()), 0), loads)
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,12 @@ class Pairs:
         (_, tensor, _, stream), xy = self.sizes[:, first], self.xy[first]
         both = np.zeros((2, 6, len(first)))
         for moving, own in (("w", ~xy), ("x" if op.side == "in" else "y", xy)):
-            k = np.ceil(op.k / np.where(op.side == "out", tensor, 1) / np.where(moving == "y", stream, 1))
-            n = np.ceil(op.n / np.where(op.side == "in", tensor, 1) / np.where(moving == "y", 1, stream))
+            k = np.ceil(op.k / (tensor if op.side == "out" else 1) / (stream if "k" in CUTS[moving] else 1))
+            n = np.ceil(op.n / (tensor if op.side == "in" else 1) / (stream if "n" in CUTS[moving] else 1))
             for at, which in enumerate(PASSES[moving] if own.any() else ()):
+                tiles = np.array(np.broadcast_arrays(rows, k, n))[:, own]
                 both[min(at, 1)][:, own] += sliced(
-                    self.wafer, self.streams.only(first[own]), moving, which, np.array([rows, k, n])[:, own],
+                    self.wafer, self.streams.only(first[own]), moving, which, tiles,
                     case.rules.element, case.rules.sums, case.weights,
                 )[1:]  # fmt: skip
         return [[one[:, own] for one in both] for own in number.reshape(len(cases), -1)]
@@ -287,8 +288,7 @@ class Pairs:
         """Return exposed seconds of the transfers of an axis with blocks of `size` bytes, in pieces that fit SRAM."""
         hops, load, count = self.rings[axis]
         pieces = np.maximum(1, np.ceil(5 * size / self.wafer.sram_bytes))
-        link = size / pieces * load / self.wafer.link_bytes_per_second
-        taken = hops * self.wafer.link_seconds + (link if self.wafer.forwarding == "cut" else hops * link)
+        taken = self.wafer.transfer_seconds(hops, size / pieces * load)
         return (size > 0) * (count * np.maximum(0.0, taken * pieces - beside)).sum(0)
 
 

@@ -59,13 +59,6 @@ class RingStep:
         hops, loads = zip(*(pair for pair, _ in self.transfers), strict=True) if self.transfers else ((0,), (0,))
         return max(hops), max(loads)
 
-    def seconds(self, wafer: Wafer, size: float, beside: float = 0.0) -> float:
-        """Return seconds of all transfers of blocks of `size` bytes; `beside` seconds of each are hidden."""
-        return sum(
-            count * max(0.0, wafer.transfer_seconds(hops, size, load) - beside)
-            for (hops, load), count in self.transfers
-        )
-
 
 IDLE = RingStep("none")
 

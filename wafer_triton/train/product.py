@@ -17,7 +17,7 @@ role of such an output is "cache", and "state" in the last of them, which writes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +30,11 @@ from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 PASSES = {"w": ("forward", "dx", "dw"), "x": ("forward", "dx", "dw"), "y": ("forward", "backward")}
+RESULTS = {"forward": ("y",), "dx": ("dx",), "dw": ("dw",), "backward": ("dx", "dw")}
+# Of a result: both operands, and the size over which products are added.
+PRODUCTS = {"y": ("x", "w", "k"), "dx": ("dy", "w", "n"), "dw": ("x", "dy", "m")}
+SIZES = {"x": "mk", "w": "kn", "y": "mn"}
+CUTS = {"w": "mn", "x": "nm", "y": "km"}  # sizes cut over the dies: by their positions, and into the blocks that move
 
 
 @dataclass(frozen=True)
@@ -78,109 +83,51 @@ def product(
         known = "; ".join(f"{operand!r} with {', '.join(passes)}" for operand, passes in PASSES.items())
         raise ScheduleError(f"pass {which!r} with {moving!r} moving: choose {known}")
     b = Builder(team.mesh, f"stream {moving} {which} [{m}, {k}] x [{k}, {n}] on groups of {team.rows}x{team.cols}")
-    _Product(b, team, (m, k, n), (dtype, sums), taken or {}).add(moving, which)
+    sizes, results, taken = {"m": m, "k": k, "n": n}, RESULTS[which], taken or {}
+    operands = dict.fromkeys(name for result in results for name in PRODUCTS[result][:2])
+    several = slotted(moving)
+    for name in (*operands, *results):
+        role, kind = ("input", dtype) if name in operands else (taken.get(name, "output"), sums)
+        shape = tuple(sizes[size] for size in SIZES[name[-1]])
+        b.buffer(name, shape, kind, role, team.size if name[-1] == several else 1)
+
+    def swap(x: str | Slot, where: Cores | None = None) -> Local:
+        return b.local("swap", "xt", x, where, rows=m, cols=k, size=1)
+
+    def steps(t: int, block: str, where: Cores | None) -> list[Local]:
+        """Return the products of step t, with a block of what moves."""
+        ops = []
+        for result in results:
+            first, second, inner = PRODUCTS[result]
+            tiles: dict[str, str | Slot] = {
+                name: block if name[-1] == moving else Slot(name, t) if name[-1] == several else name
+                for name in (result, first, second)
+            }
+            if result == "dw" and moving != "x":
+                if several == "x":
+                    ops.append(swap(tiles["x"], where))
+                tiles["x"] = "xt"
+            adds = result[-1] != moving and (result in taken or (t > 0 and result[-1] != several))
+            rows, cols = (sizes[size] for size in SIZES[result[-1]])
+            kernel, ins = "gemm_t" if result == "dx" else "gemm", [tiles[first], tiles[second]]
+            ops.append(b.local(kernel, tiles[result], ins, where, m=rows, k=sizes[inner], n=cols, add=adds))
+        return ops
+
+    moves = next(name for name in (*operands, *results) if name[-1] == moving)
+    if "dw" in results:
+        b.buffer("xt", (k, m), dtype)
+        if several != "x":
+            b.round(swap("x"), label="transpose")
+    if moves in operands:
+        gather(b, team.moves, team.groups, "xt" if which == "dw" and moves == "x" else moves, steps)
+    else:
+        part = b.like(f"{moves}.own", moves) if moves in taken else moves
+        reduce(b, team.moves, team.groups, part, steps)
+        if part != moves:  # the sums of earlier slices
+            b.round(b.local("add", moves, [moves, part], size=b.buffers[moves].numel))
     return b.build()
 
 
-class _Product:
-    def __init__(
-        self, b: Builder, team: Team, sizes: tuple[int, int, int], dtypes: tuple[str, str], taken: Mapping[str, str]
-    ) -> None:
-        self.b, self.team, self.sizes, self.taken = b, team, sizes, taken
-        self.dtype, self.sums = dtypes
-
-    def add(self, moving: str, which: str) -> None:
-        getattr(self, f"{moving}_{which}")()
-
-    def tile(self, name: str, role: str, slots: int = 1) -> str:
-        m, k, n = self.sizes
-        shape = {"x": (m, k), "w": (k, n), "y": (m, n)}[name[-1]]
-        dtype = self.dtype if role == "input" else self.sums
-        return self.b.buffer(name, shape, dtype, self.taken.get(name, role), slots)
-
-    def gather(self, own: str, compute: object) -> None:
-        gather(self.b, self.team.moves, self.team.groups, own, compute)  # type: ignore[arg-type]
-
-    def reduce(self, name: str, compute: Callable[[int, str, Cores | None], Sequence[Local]]) -> None:
-        """Add a reduce stream of a result; its sums are added to those of earlier slices."""
-        total = self.tile(name, "output")
-        own = self.b.like(f"{name}.own", total) if name in self.taken else total
-        reduce(self.b, self.team.moves, self.team.groups, own, compute)
-        if own != total:
-            self.b.round(self.b.local("add", total, [total, own], size=self.b.buffers[total].numel))
-
-    def adds(self, name: str, t: int) -> bool:
-        """Return whether step t adds to a result that the die keeps."""
-        return t > 0 or name in self.taken
-
-    def times(self, c: str | Slot, a: str | Slot, w: str | Slot, where: Cores | None, add: bool) -> Local:
-        """Return c [m, n] (+)= a [m, k] w [k, n]."""
-        m, k, n = self.sizes
-        return self.b.local("gemm", c, [a, w], where, m=m, k=k, n=n, add=add)
-
-    def times_w(self, dx: str | Slot, dy: str | Slot, w: str | Slot, where: Cores | None, add: bool) -> Local:
-        """Return dx [m, k] (+)= dy [m, n] w^T."""
-        m, k, n = self.sizes
-        return self.b.local("gemm_t", dx, [dy, w], where, m=m, k=n, n=k, add=add)
-
-    def times_x(self, dw: str | Slot, xt: str | Slot, dy: str | Slot, where: Cores | None, add: bool) -> Local:
-        """Return dw [k, n] (+)= xt [k, m] dy [m, n]."""
-        m, k, n = self.sizes
-        return self.b.local("gemm", dw, [xt, dy], where, m=k, k=m, n=n, add=add)
-
-    def transposed(self, x: str | Slot, where: Cores | None = None) -> tuple[str, Local]:
-        m, k, _ = self.sizes
-        xt = self.b.buffer("xt", (k, m), self.dtype)
-        return xt, self.b.local("swap", xt, x, where, rows=m, cols=k, size=1)
-
-    # --- W moves ---
-
-    def w_forward(self) -> None:
-        x, w, y = self.tile("x", "input"), self.tile("w", "input"), self.tile("y", "output", self.team.size)
-        self.gather(w, lambda t, block, where: [self.times(Slot(y, t), x, block, where, "y" in self.taken)])
-
-    def w_dx(self) -> None:
-        dy, w, dx = self.tile("dy", "input", self.team.size), self.tile("w", "input"), self.tile("dx", "output")
-        self.gather(w, lambda t, block, where: [self.times_w(dx, Slot(dy, t), block, where, self.adds("dx", t))])
-
-    def w_dw(self) -> None:
-        x, dy = self.tile("x", "input"), self.tile("dy", "input", self.team.size)
-        xt, swap = self.transposed(x)
-        self.b.round(swap, label="transpose")
-        self.reduce("dw", lambda t, part, where: [self.times_x(part, xt, Slot(dy, t), where, False)])
-
-    # --- X moves ---
-
-    def x_forward(self) -> None:
-        x, w, y = self.tile("x", "input"), self.tile("w", "input"), self.tile("y", "output", self.team.size)
-        self.gather(x, lambda t, block, where: [self.times(Slot(y, t), block, w, where, "y" in self.taken)])
-
-    def x_dx(self) -> None:
-        dy, w = self.tile("dy", "input", self.team.size), self.tile("w", "input")
-        self.reduce("dx", lambda t, part, where: [self.times_w(part, Slot(dy, t), w, where, False)])
-
-    def x_dw(self) -> None:
-        x, dy, dw = self.tile("x", "input"), self.tile("dy", "input", self.team.size), self.tile("dw", "output")
-        xt, swap = self.transposed(x)
-        self.b.round(swap, label="transpose")
-        self.gather(xt, lambda t, block, where: [self.times_x(dw, block, Slot(dy, t), where, self.adds("dw", t))])
-
-    # --- Y moves ---
-
-    def y_forward(self) -> None:
-        x, w = self.tile("x", "input", self.team.size), self.tile("w", "input")
-        self.reduce("y", lambda t, part, where: [self.times(part, Slot(x, t), w, where, False)])
-
-    def y_backward(self) -> None:
-        x, w = self.tile("x", "input", self.team.size), self.tile("w", "input")
-        dy, dx, dw = self.tile("dy", "input"), self.tile("dx", "output", self.team.size), self.tile("dw", "output")
-
-        def step(t: int, block: str, where: Cores | None) -> Sequence[Local]:
-            xt, swap = self.transposed(Slot(x, t), where)
-            return [
-                self.times_w(Slot(dx, t), block, w, where, "dx" in self.taken),
-                swap,
-                self.times_x(dw, xt, block, where, self.adds("dw", t)),
-            ]
-
-        self.gather(dy, step)
+def slotted(moving: str) -> str:
+    """Return the operand of which a die has a tile for each block of the `moving` one."""
+    return next(name for name, sizes in SIZES.items() if {*CUTS[moving]} == {*sizes})
