@@ -138,7 +138,8 @@ class Planner(ABC):
 
     def gather_tiles(self, mesh: Mesh, tiles: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         """Copy tile source[i] of `tiles` to tile i of `out`, for every core i; both are [rows, cols, numel]."""
-        torch.index_select(tiles.flatten(0, 1), 0, _index_on(source, tiles.device), out=out.flatten(0, 1))
+        here = _index_on(source, tiles.device).view(mesh.shape)[self.rectangle(mesh)].flatten()
+        torch.index_select(self.all_gather(mesh, tiles).flatten(0, 1), 0, here, out=out.flatten(0, 1))
 
 
 def by_slots(round_: Round) -> list[list[Exchange]]:

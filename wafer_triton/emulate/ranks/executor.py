@@ -1,7 +1,7 @@
 """The distributed executor: every rank of a process group holds a rectangle of the mesh's cores.
 
 Each rank plans the whole schedule and runs the part of its own cores, by another executor on its rectangle. Tiles that
-stay on a rank are copied there. Others are packed into one message for each pair of ranks and round. The transfer
+stay on a rank are copied there. Others are sent in one message for each pair of ranks and of slots. The transfer
 overlaps local operations that do not depend on it. With elided exchange a rank fetches the tiles of other ranks that
 its cores read; for compute-shift rounds all of them before the first round.
 
@@ -27,13 +27,11 @@ from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Products, Segm
 from wafer_triton.emulate.planner import by_slots, checked_tiles
 from wafer_triton.emulate.ranks.group import CONTENT, OPERAND, agree, digest, fingerprint, naming_lost_rank
 from wafer_triton.emulate.ranks.shards import Shard, partition
-from wafer_triton.emulate.ranks.transfers import SendRecv, Transfer, route
+from wafer_triton.emulate.ranks.transfers import Rows, Transfer
 from wafer_triton.errors import BackendError
 from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
-
-_Route = tuple[SendRecv, torch.Tensor, torch.Tensor]
 
 
 class DistributedExecutor(Executor):
@@ -133,22 +131,16 @@ class DistributedExecutor(Executor):
             tiles[shard.partition.rectangle(rank)] = part
         return tiles
 
-    def gather_tiles(self, mesh: Mesh, tiles: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
-        shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
-        number = shard.partition.local_number
-        plan = route(shard, homes, every, number[homes], number)
-        for launch in self._transfer([(plan, tiles.flatten(0, 1), out.flatten(0, 1))]):
-            launch()
-
     def round(self, memory: Memory, round_: Round) -> list[Task]:
-        routes = [self._route(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
-        moves = self._transfer(routes)
+        moves = self._transfer(
+            [self._sent(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in by_slots(round_)]
+        )
         computes = [step for op in round_.locals for step in self.compute(memory, op, tuple(map(TileMap, op.ins)))]
         return [*moves[:1], *computes, *moves[1:]] if overlaps(round_) else [*moves, *computes]
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         self._drop_halos(memory, exchanges[0].dst.buffer)
-        return [*self._transfer([self._route(memory, exchanges, src)])]
+        return [*self._transfer([self._sent(memory, exchanges, src)])]
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         shard, steps = self.shard(memory.mesh), list[Task]()
@@ -195,28 +187,25 @@ class DistributedExecutor(Executor):
     def _local_memory(self, memory: Memory) -> Memory:
         return Memory(self.shard(memory.mesh).mesh, memory.buffers, memory.tensors, memory.workspace)
 
-    def _route(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Route:
-        """Return the send/recv plan of exchanges that share two slots, and the memory of source and target by rows."""
-        shard, dst, rows = self.shard(memory.mesh), exchanges[0].dst, list[Index]()
-        ends = (each.moves.ends(memory.mesh) for each in exchanges)
-        senders, receivers = map(np.concatenate, zip(*ends, strict=True))
-        homes = list[Index]()
-        for tile_map, cores in ((src, senders), (TileMap(dst), receivers)):
-            slots = 1 if tile_map.slot.index is None else memory.buffers[tile_map.slot.buffer].slots
-            row = memory.rows_of(tile_map, cores)
-            homes.append(row // slots)
-            rows.append(self._local_row(memory, row, slots))
-        return route(shard, *homes, *rows), memory.rows(src.slot), memory.rows(dst)
+    def _sent(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[Rows, Rows]:
+        """Return where the tiles of exchanges that share two slots lie, and where they go."""
+        ends = map(np.concatenate, zip(*(each.moves.ends(memory.mesh) for each in exchanges), strict=True))
+        senders, receivers = (
+            self._rows(memory, tile_map.slot, memory.rows_of(tile_map, cores))
+            for tile_map, cores in zip((src, TileMap(exchanges[0].dst)), ends, strict=True)
+        )
+        return senders, receivers
 
-    def _local_row(self, memory: Memory, row: Index, slots: int) -> Index:
-        """Return rows of all cores' slots as rows of the memory of the rank that has them."""
-        return self.shard(memory.mesh).partition.local_number[row // slots] * slots + row % slots
+    def _rows(self, memory: Memory, slot: Slot, rows: Index) -> Rows:
+        """Return rows of `memory.rows(slot)` of all cores as rows of the ranks that hold them."""
+        slots = 1 if slot.index is None else memory.buffers[slot.buffer].slots
+        return Rows(memory.rows(slot), *self.shard(memory.mesh).partition.places(rows, slots))
 
-    def _transfer(self, routes: Sequence[_Route]) -> tuple[Launch, ...]:
+    def _transfer(self, copies: Sequence[tuple[Rows, Rows]]) -> tuple[Launch, ...]:
         """Return two launches, which start and finish the transfer of all tiles; none if no tile moves."""
-        if not any(found.crossing or len(found.local_src) for found, _, _ in routes):
+        transfer = Transfer(copies, self.group)
+        if transfer.is_empty:
             return ()
-        transfer = Transfer(routes, self.group)
         return Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)
 
     def _local_map(self, memory: Memory, tile_map: TileMap, cores: Index, number: int, steps: list[Task]) -> TileMap:
@@ -227,8 +216,9 @@ class DistributedExecutor(Executor):
         owner, slots = shard.partition.owner, memory.buffers[slot.buffer].slots
         row = np.arange(memory.mesh.cores) * slots
         row[cores] = tile_map.base[cores]
-        if (owner[row[cores] // slots] == owner[cores]).all():
-            return TileMap(slot, self._local_row(memory, row[shard.cores], slots))
+        holder, local_row = shard.partition.places(row, slots)
+        if (holder[cores] == owner[cores]).all():
+            return TileMap(slot, local_row[shard.cores])
         reads = np.zeros((self.ranks, memory.mesh.cores * slots), bool)
         reads[owner[cores], row[cores]] = True
         slot, halo_rows = self._halo(memory, slot.buffer, number, reads, steps)
@@ -240,7 +230,7 @@ class DistributedExecutor(Executor):
         `reads` [ranks, cores * slots] says which tiles each rank reads, as input `number` of an operation. Steps that
         fetch them are added to `steps`, unless an earlier step has fetched them for this input.
         """
-        shard, halo = self.shard(memory.mesh), f"{name}{HIDDEN}halo{number}"
+        halo = f"{name}{HIDDEN}halo{number}"
         cached = self._fetched.setdefault(memory, {})
         fetched = cached.get((name, number))
         if fetched is None or (reads & ~fetched).any():
@@ -249,12 +239,10 @@ class DistributedExecutor(Executor):
             count = int(reads[self.rank].sum())
             if halo not in memory.tensors or memory.tensors[halo].shape[1] < count:
                 memory.tensors[halo] = memory.tensors[name].new_zeros(1, count, memory.buffers[name].numel)
-            owner, (ranks, row), slots = shard.partition.owner, np.nonzero(reads), memory.buffers[name].slots
-            first = np.array([np.argmax(owner == rank) for rank in range(self.ranks)])  # a core that stands for a rank
-            halo_rows = np.cumsum(reads[self.rank]) - 1
-            local_row = self._local_row(memory, row, slots)
-            plan = route(shard, row // slots, first[ranks], local_row, halo_rows[row])
-            steps += self._transfer([(plan, memory.rows(Slot(name)), memory.rows(Slot(halo)))])
+            ranks, row = np.nonzero(reads)
+            halo_rows = np.cumsum(reads, axis=1) - 1
+            target = Rows(memory.rows(Slot(halo)), ranks, halo_rows[ranks, row])
+            steps += self._transfer([(self._rows(memory, Slot(name), row), target)])
         return Slot(halo), np.cumsum(fetched[self.rank]) - 1
 
     def _drop_halos(self, memory: Memory, name: str) -> None:

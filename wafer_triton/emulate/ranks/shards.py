@@ -44,11 +44,16 @@ class Partition:
     @cached_property
     def local_number(self) -> Index:
         """[cores]: the number of each core among those of its rank."""
-        number = np.empty(self.mesh.shape, np.int64)
+        number = np.empty(self.mesh.cores, np.int64)
         for rank in range(self.grid[0] * self.grid[1]):
-            here = number[self.rectangle(rank)]
-            here[:] = np.arange(here.size).reshape(here.shape)
-        return number.ravel()
+            cores = self.owner == rank
+            number[cores] = np.arange(np.count_nonzero(cores))
+        return number
+
+    def places(self, rows: Index, slots: int) -> tuple[Index, Index]:
+        """Return the ranks that hold rows of all cores' `slots` slots, and their numbers among the rows there."""
+        cores, slot = np.divmod(rows, slots)
+        return self.owner[cores], self.local_number[cores] * slots + slot
 
 
 @dataclass(frozen=True)
@@ -73,16 +78,12 @@ class Shard:
     @cached_property
     def cores(self) -> Index:
         """The numbers of its cores on the whole mesh, row by row."""
-        return np.arange(self.partition.mesh.cores).reshape(self.partition.mesh.shape)[self.rectangle].ravel()
-
-    def _range(self, axis: str) -> slice:
-        """Return the positions of the shard along an axis."""
-        return self.rectangle[1 if axis == "x" else 0]
+        return np.flatnonzero(self.partition.owner == self.rank)
 
     def slot(self, slot: Slot) -> Slot:
         """Return a slot in coordinates of the shard."""
         if isinstance(slot.index, np.ndarray):
-            return replace(slot, index=slot.index[self._range(slot.axis)])
+            return replace(slot, index=slot.index[self.rectangle[slot.axis == "x"]])
         return slot
 
     def where(self, cores: Cores) -> Cores | None:
