@@ -257,8 +257,8 @@ class _Check:
             self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
-        outs = [access for act in computes for access in act.writes]
-        for write, read in _pairs(outs, reads):
+        outs = {(access.slot, access.cores): access for act in reversed(computes) for access in act.writes}
+        for write, read in _pairs([*outs.values()], reads):
             assert isinstance(write.by, Local)
             self.apart(write, read, "overwritten", f"overwrites {{}} by {write.by.op} while it is being sent")
 
