@@ -67,6 +67,11 @@ class Loop(Value):
             return flat(self.body) * self.times
         return tuple(round_ for time in range(self.times) for round_ in flat(self.at(time)))
 
+    @property
+    def ends(self) -> tuple[Round, Round]:
+        """The first round, and the last."""
+        return flat(self.body)[0], flat(self.at(self.times - 1))[-1]
+
     def at(self, time: int) -> tuple[Step, ...]:
         """Return the steps of one time, from 0 on."""
         if self.lines is None or not time:
