@@ -335,7 +335,7 @@ def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
             if moves.paired:
                 met.update((axis, circuit) for line, axis, circuit in touching(moves) if line in here)
             elif moves.lines is None or np.isin(moves.lines, here).any():
-                met.update((axis, circuit) for _, axis, circuit in touching(moves.line))
+                met.update((axis, circuit) for _, axis, circuit in touching(moves))
         if len(met) > before:
             last = number
         if len(met) > limit:

@@ -63,10 +63,11 @@ class Spans:
         return first + self.low, first + self.high
 
     @cached_property
-    def differences(self) -> Index:
-        """What these tiles add to the differences of a line, [2 * (along + 1)]."""
+    def differences(self) -> tuple[Index, Index]:
+        """Which of the differences of a line, 2 * (along + 1), these tiles change, and by how much [n, 1]."""
         rise, fall = (np.bincount(end, minlength=2 * self.along + 2) for end in self.ends)
-        return rise - fall
+        at = np.flatnonzero(rise != fall)
+        return at, (rise - fall)[at, None]
 
 
 def spans(moves: Moves, mesh: Mesh) -> Spans:
@@ -109,12 +110,18 @@ def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
 
 @once  # a price reads each round for its words and for its routes, and layers share the rounds of alignments
 def _of_slots(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
-    """Return the moves along an axis of each slot that a round sends, and whether their senders are `disjoint`."""
+    """Return the moves along an axis of each slot that a round sends, and whether no core sends by two of them."""
     of_slot: dict[tuple[str, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:
             of_slot.setdefault((one.axis, one.src), []).append(one.moves)
-    return [(slot, many, disjoint([moves.senders for moves in many])) for (_, slot), many in of_slot.items()]
+    return [
+        (
+            slot, many, len(many) == 1 or disjoint([moves.lines for moves in many])
+            or disjoint([np.unique(moves.send) for moves in many]),
+        )
+        for (_, slot), many in of_slot.items()
+    ]  # fmt: skip
 
 
 def joined(many: Sequence[Moves], across: int) -> Moves:
@@ -163,23 +170,21 @@ def lines_of(moves: Moves, mesh: Mesh) -> int:
 
 
 def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Moves, Index]:
-    """Return the different moves of a line, and for each the sum of its weights on every logical line over all times.
+    """Return moves that differ on a line, and for each the sum of its weights on every logical line over all times.
 
-    The moves are along one axis, and not paired.
+    The moves are along one axis, and not paired; of several that differ in lines alone the first is there.
     """
-    in_turn = defaultdict[Turns, dict[object, tuple[Moves, Index]]](dict)
+    first, in_turn, total = dict[object, Moves](), defaultdict[Turns, dict[object, Index]](dict), dict[Moves, Index]()
     for moves, turns, weight in moved:
         turns, times = along(moves.axis, turns)
-        weight *= times
-        own, ends = in_turn[turns], moves.content[1:3]
-        if ends not in own:
-            own[ends] = moves.line, np.zeros(sides.across, np.int64)
-        own[ends][1][slice(None) if moves.lines is None else moves.lines] += weight
-    total: dict[Moves, Index] = {}
+        ends = moves.content[1:3]
+        first.setdefault(ends, moves)
+        weights = in_turn[turns].setdefault(ends, np.zeros(sides.across, np.int64))
+        weights[slice(None) if moves.lines is None else moves.lines] += weight * times
     for turns, alike in in_turn.items():
-        lines, every = zip(*alike.values(), strict=True)
-        for line, weights in zip(lines, spread(turns, np.stack(every, 1)).T if turns else every, strict=True):
-            total[line] = total[line] + weights if line in total else weights
+        every = spread(turns, np.stack([*alike.values()], 1)).T if turns else alike.values()
+        for moves, weights in zip(map(first.__getitem__, alike), every, strict=True):
+            total[moves] = total[moves] + weights if moves in total else weights
     return total
 
 
@@ -198,9 +203,8 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
         weights = weights[:, of_each]
     changes = np.zeros((2 * sides.along + 2, weights.shape[1]), np.int64)
     for line, own in zip(lines, weights, strict=True):
-        change = crossed.of(line).differences
-        at = np.flatnonzero(change)
-        changes[at] += change[at, None] * own
+        at, change = crossed.of(line).differences
+        changes[at] += change * own
     in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes), {(): changes})
     for moves, turns, weight in paired:
         turns, times = along(axis, turns)
@@ -224,8 +228,11 @@ def fullest(loads: Index, kind: Index, fold: int) -> int:
 
 def _kinds(rows: Index) -> tuple[Index, Index]:
     """Return a column of each kind of those of `rows`, which are alike, and the kind of each column."""
-    first, kind = np.zeros(1, np.int64), np.zeros(rows.shape[1], np.int64)
+    kind, kinds = np.zeros(rows.shape[1], np.int64), 1
     for row in rows:
-        if (row != row[0]).any():  # most rounds are alike on all lines
-            _, first, kind = np.unique(kind * (1 + row.max()) + row, return_index=True, return_inverse=True)
+        size = 1 + int(row.max())
+        if kinds * size >= 2**63:
+            kind, kinds = np.unique(kind, return_inverse=True)[1], kind.size
+        kind, kinds = kind * size + row, kinds * size
+    _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
     return first, kind

@@ -27,8 +27,9 @@ class Turn(NamedTuple):
     @staticmethod
     def of(loop: Loop) -> Turn:
         """Return the turn of a loop that has lines."""
-        assert loop.lines is not None
-        return Turn(loop.lines.tobytes(), loop.times, loop.axis)
+        lines = loop.content[2]
+        assert isinstance(lines, bytes)
+        return Turn(lines, loop.times, loop.axis)
 
     @property
     def before(self) -> Index:

@@ -122,7 +122,8 @@ class Traffic:
     def _longest_path(self, exchanges: Sequence[Sequence[Exchange]], axis: str) -> int:
         """Return the longest path that data can take on a line of an axis, given the exchanges of each round."""
         rounds = [[one.moves for one in together if one.axis == axis] for together in exchanges]
-        across, named = Sides.of(self.mesh, axis).across, list[Index]()
+        alike = all(moves.lines is None for together in rounds for moves in together)
+        across, named = 1 if alike else Sides.of(self.mesh, axis).across, list[Index]()
         most = np.zeros(across, np.int64)  # by line, the longest moves of all rounds together
         for together in rounds:
             longest = np.zeros(across, np.int64)

@@ -385,13 +385,13 @@ class Cores(Value):
         return Cores.of(rows, cols, self.paired)
 
 
-def disjoint(many: Sequence[Cores]) -> bool:
-    """Return whether no row, or no column, is named twice by some cores, so that no core is in two of them."""
-    for lines in ([each.rows for each in many], [each.cols for each in many]):
-        named = [own for own in lines if own is not None]
-        if len(named) == len(lines) and np.bincount(np.concatenate(named)).max(initial=0) < 2:
-            return True
-    return False
+def disjoint(many: Sequence[Index | None]) -> bool:
+    """Return whether no position is named twice by some lists (None: all)."""
+    named = [positions for positions in many if positions is not None]
+    if len(named) < len(many):
+        return False
+    every = np.concatenate(named)
+    return np.count_nonzero(np.bincount(every)) == every.size
 
 
 @dataclass(frozen=True, eq=False)

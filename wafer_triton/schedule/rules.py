@@ -101,7 +101,7 @@ def _wrong_lines(loop: Loop, lines: Index, mesh: Mesh) -> str:
     kind, other, size = ("rows", "y", mesh.shape[0]) if loop.axis == "x" else ("columns", "x", mesh.shape[1])
     if not np.array_equal(np.sort(lines), np.arange(size)):
         return f"{kind} of a loop {lines.tolist()} do not name each of {size} {kind} once"
-    for moves in {exchange.moves for one in distinct(loop.body) for exchange in one.round.exchanges}:
+    for moves in dict.fromkeys(exchange.moves for one in distinct(loop.body) for exchange in one.round.exchanges):
         if moves.axis == other and (
             moves.paired or replace(moves, send=lines[moves.send], recv=lines[moves.recv]) != moves
         ):
@@ -189,7 +189,7 @@ class _Check:
                 self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines ({what})")
             if not moves.paired and (lines[1:] == lines[:-1]).any():
                 self.fail("malformed", f"lines {lines.tolist()} name a line twice ({what})")
-        if all(end.size == 0 or (end.min() >= 0 and end.max() < length) for end in ends):
+        if np.concatenate(ends).view(np.uint64).max(initial=0) < length:  # less than 0 is most
             return
         alone = np.flatnonzero((moves.send == -1) != (moves.recv == -1))
         if alone.size:
@@ -279,12 +279,15 @@ class _Check:
 
     def meeting(self, first: Access, second: Access) -> tuple[Slot, tuple[int, int]] | None:
         """Return the first slot that two accesses of the same buffer touch, and its core."""
-        everywhere = Cores.of(None, None)
-        if disjoint([access.cores or everywhere for access in (first, second)]):
-            return None  # as in an alignment, or a tree
+        moves = [access.by.moves for access in (first, second) if isinstance(access.by, Exchange)]
+        if len({one.axis for one in moves}) == len(moves) - 1 and disjoint([one.lines for one in moves]):
+            return None  # as in an alignment
+        both = [access.cores or Cores.of(None, None) for access in (first, second)]
+        if disjoint([cores.rows for cores in both]) or disjoint([cores.cols for cores in both]):
+            return None  # as in a tree
         cells = first.cells(self.schedule)
-        both = cells[np.isin(cells, second.cells(self.schedule))]
-        return self.schedule.place(first.slot.buffer, int(both.min())) if both.size else None
+        met = cells[np.isin(cells, second.cells(self.schedule))]
+        return self.schedule.place(first.slot.buffer, int(met.min())) if met.size else None
 
 
 def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
@@ -293,14 +296,13 @@ def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tupl
     The many pairs of different buffers or fixed slots are left out.
     """
     chosen = {each.slot.buffer for each in (*firsts, *seconds) if not isinstance(each.slot.index, int)}
-
-    def place(access: Access) -> tuple[str, object]:
-        name = access.slot.buffer
-        return name, None if name in chosen else access.slot.index
-
-    table = defaultdict[tuple[str, object], list[tuple[int, Access]]](list)
-    for number, second in enumerate(seconds):
-        table[place(second)].append((number, second))
-    for at, first in enumerate(firsts):
-        others = table[place(first)]
-        yield from ((first, second) for number, second in others if firsts is not seconds or number > at)
+    table = defaultdict[tuple[str, object], list[Access]](list)
+    for second in seconds:
+        name, index = second.slot.buffer, second.slot.index
+        table[name, None if name in chosen else index].append(second)
+    for first in firsts:
+        name, index = first.slot.buffer, first.slot.index
+        others = table[name, None if name in chosen else index]
+        if firsts is seconds:
+            others.pop(0)  # itself; earlier ones are gone
+        yield from ((first, second) for second in others)
