@@ -13,7 +13,7 @@ import numpy as np
 
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMap
 from wafer_triton.emulate.planner import Planner
-from wafer_triton.emulate.segments import mailboxes, segments
+from wafer_triton.emulate.segments import mailboxes, segments, whole_copy
 from wafer_triton.local import find
 from wafer_triton.schedule.access import acts
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once, touched
@@ -196,21 +196,17 @@ class _Elision:
 
     def rename_copy(self, op: Local) -> bool:
         """Replace a local copy of whole tiles by a tile map; return whether that was possible."""
-        if op.op != "copy":
+        names, buffers = whole_copy(self.memory.buffers, op), self.memory.buffers
+        if names is None or buffers[names[0]].dtype != buffers[names[1]].dtype:
             return False
-        (out,), (src,) = op.outs, op.ins
-        target, source = self.memory.buffers[out.buffer], self.memory.buffers[src.buffer]
-        whole = {target.numel, source.numel} == {op.params["size"]} and target.slots == source.slots == 1
-        if not whole or target.dtype != source.dtype:
-            return False
-        if self.maps.keys().isdisjoint((src.buffer,) if op.where is None else (src.buffer, out.buffer)):
+        source, target = names
+        if self.maps.keys().isdisjoint((source,) if op.where is None else names):
             return False  # both lie in their own buffers: an ordinary copy
         cores = np.arange(self.memory.mesh.cores) if op.where is None else op.where.flat(self.memory.mesh)
-        found = self.after_copy(out.buffer, src.buffer, cores, cores)
-        if found is None:
-            return False
-        self.maps[out.buffer] = found
-        return True
+        found = self.after_copy(target, source, cores, cores)
+        if found is not None:
+            self.maps[target] = found
+        return found is not None
 
     def settle_own(self, slot: Slot, cores: Index | None) -> None:
         """Settle the slot's buffer if the tile of any of these cores (None: all) lies in its own place, or as a whole.

@@ -158,18 +158,19 @@ class DistributedExecutor(Executor):
         """
         if not isinstance(segment, Products) or not ins:
             return None
-        owner, steps = self.shard(memory.mesh).partition.owner, list[Task]()
-        passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.receivers, strict=True)]
-        for number, (tile_map, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
+        owner, steps, lie = self.shard(memory.mesh).partition.owner, list[Task](), list[list[Index]]()
+        for number, (tile_map, moves) in enumerate(zip(ins, segment.shifts, strict=True)):
+            send, recv = moves.ends(memory.mesh)
+            homes, gives = [tile_map.homes(memory.mesh)], send[recv.argsort()]
+            for _ in range(1, segment.count):
+                homes.append(homes[-1][gives])
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
-            for _ in range(segment.count):
-                reads[owner, homes] = True
-                homes = homes[gives]
+            reads[owner, homes] = True
             self._halo(memory, tile_map.slot.buffer, number, reads, steps)
-        for round_ in segment.rounds[: segment.count]:
-            maps = tuple(TileMap(x.slot, homes) for x, (homes, _) in zip(ins, passed, strict=True))
+            lie.append(homes)
+        for round_, *homes in zip(segment.rounds, *lie, strict=False):
+            maps = tuple(TileMap(one.slot, each) for one, each in zip(ins, homes, strict=True))
             steps += self.fuse_tasks(memory, self.compute(memory, round_.locals[0], maps))
-            passed = [(homes[gives], gives) for homes, gives in passed]
         return steps + [step for round_ in segment.rounds[segment.count :] for step in self.round(memory, round_)]
 
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
