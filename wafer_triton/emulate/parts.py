@@ -197,7 +197,8 @@ class Tables:
 class Memory:
     """The buffers of a schedule as tensors [rows, cols, slots * numel]; `tables` is None unless programs share them.
 
-    `separate_sums` are the trees whose sums were written to buffer `Reduction.sums` in place of `acc`.
+    `separate_sums` are the trees whose sums were written to buffer `Reduction.sums` in place of `acc`. `halos`: by
+    buffer and number of an operation's input, the tiles [ranks, cores * slots] that ranks have fetched from others.
     """
 
     mesh: Mesh
@@ -206,6 +207,7 @@ class Memory:
     workspace: Workspace
     tables: Tables | None = None
     separate_sums: set[Reduction] = field(default_factory=set)
+    halos: dict[tuple[str, int], Index] = field(default_factory=dict)
 
     def rows(self, slot: Slot) -> torch.Tensor:
         """Return a view of the slot's buffer, [cores * slots, numel]; [cores, slots * numel] if slot.index is None."""

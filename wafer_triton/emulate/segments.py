@@ -17,7 +17,7 @@ import numpy as np
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Reduction, Segment
 from wafer_triton.schedule import steps
-from wafer_triton.schedule.access import acts, fills
+from wafer_triton.schedule.access import accesses, fills
 from wafer_triton.schedule.rounds import Buffer, Index, Local, Moves, Round, Slot, once, touched
 from wafer_triton.schedule.schedule import Schedule
 
@@ -152,8 +152,8 @@ def _read_once(schedule: Schedule, name: str, parent: Index, later: Sequence[Pla
     after = later[0] if later else None
     if not isinstance(after, Round):
         return False
-    accesses = [one for act in acts(after) for one in (*act.reads, *act.writes) if one.slot.buffer == name]
-    if len(accesses) != 1 or accesses[0].writes or (parent[accesses[0].cells(schedule)] >= 0).any():
+    found = [one for one in accesses(after) if one.slot.buffer == name]
+    if len(found) != 1 or found[0].writes or (parent[found[0].cells(schedule)] >= 0).any():
         return False
     following = next((step for step in islice(later, 1, None) if name in _touched(step)), None)
     if following is None:

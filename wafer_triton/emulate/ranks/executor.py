@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -55,7 +54,6 @@ class DistributedExecutor(Executor):
         options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison}
         agree(options | {"shards": shards, "device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
-        self._fetched: WeakKeyDictionary[Memory, dict[tuple[str, int], Index]] = WeakKeyDictionary()
 
     def on_device(self) -> AbstractContextManager[object]:
         return self.inside.on_device()
@@ -231,11 +229,9 @@ class DistributedExecutor(Executor):
         `reads` [ranks, cores * slots] says which tiles each rank reads, as input `number` of an operation. Steps that
         fetch them are added to `steps`, unless an earlier step has fetched them for this input.
         """
-        halo = f"{name}{HIDDEN}halo{number}"
-        cached = self._fetched.setdefault(memory, {})
-        fetched = cached.get((name, number))
+        halo, fetched = f"{name}{HIDDEN}halo{number}", memory.halos.get((name, number))
         if fetched is None or (reads & ~fetched).any():
-            cached[name, number] = fetched = reads
+            memory.halos[name, number] = fetched = reads
             memory.buffers[halo] = replace(memory.buffers[name], name=halo, slots=1, role="scratch")
             count = int(reads[self.rank].sum())
             if halo not in memory.tensors or memory.tensors[halo].shape[1] < count:
@@ -248,6 +244,5 @@ class DistributedExecutor(Executor):
 
     def _drop_halos(self, memory: Memory, name: str) -> None:
         """Forget the fetched tiles of a buffer, which is about to be written."""
-        cached = self._fetched.get(memory, {})
-        for key in [key for key in cached if key[0] == name]:
-            del cached[key]
+        for key in [key for key in memory.halos if key[0] == name]:
+            del memory.halos[key]
