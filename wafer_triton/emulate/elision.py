@@ -127,7 +127,7 @@ class _Elision:
 
     def prepare(self, op: Local) -> tuple[TileMap, ...]:
         """Plan the copies that must precede an operation, and return the tile maps of its inputs."""
-        cores = None if op.where is None else op.where.flat(self.memory.mesh)
+        cores = op.cores(self.memory.mesh)
         for slot in op.ins:  # a kernel reads an input from one buffer, also for the sender of a broadcast
             self.settle_own(slot, cores)
         for number, out in enumerate(op.outs):
@@ -202,7 +202,7 @@ class _Elision:
         source, target = names
         if self.maps.keys().isdisjoint((source,) if op.where is None else names):
             return False  # both lie in their own buffers: an ordinary copy
-        cores = np.arange(self.memory.mesh.cores) if op.where is None else op.where.flat(self.memory.mesh)
+        cores = op.cores(self.memory.mesh)
         found = self.after_copy(target, source, cores, cores)
         if found is not None:
             self.maps[target] = found

@@ -268,7 +268,7 @@ def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     ops = [task.op for task in group.tasks]
     folds = [fold for fold in group.folds if _reads_own_sums(fold, group)]
     folds = [fold for fold in folds if np.array_equal(fold.tree_of, folds[0].tree_of)]
-    if not ops or not folds or group.tree is not None or any(task.cores is not None for task in group.tasks):
+    if not ops or not folds or group.tasks[0].cores is not None:
         return [], None
     length, together = len(folds[0].order), 1
     while length % (2 * together) == 0 and mesh.cores // (2 * together) >= MIN_PROGRAMS:
@@ -293,10 +293,11 @@ def _reads_own_sums(fold: Fold, group: Group) -> bool:
 def as_fold(tree: Reduction, size: int) -> Fold | None:
     """Return trees of tiles of `size` elements as a fold; None unless all have the same shape and are small."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
-    number, span = len(tree_of) // len(roots), tree_spans(tree.roots)
-    if size > MAX_FOLD_TILE or number > MAX_PARTS or span is None or (np.bincount(tree_of) != number).any():
+    number, spans = len(tree_of) // len(roots), tree_spans(tree.roots)
+    if size > MAX_FOLD_TILE or number > MAX_PARTS or spans is None or (spans[1][roots] != number).any():
         return None
-    inside = (np.arange(len(tree_of)) - span[0][tree.roots]) // span[2]  # the number of each core in its tree
+    first, _, step = spans
+    inside = (np.arange(len(tree_of)) - first[tree.roots]) // step  # the number of each core in its tree
     links = np.stack([inside[tree.parent], tree.slot])  # of roots without meaning
     links[:, tree.parent < 0] = -1
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
@@ -304,7 +305,7 @@ def as_fold(tree: Reduction, size: int) -> Fold | None:
     if (alike != alike[:, :1]).any():
         return None
     order, pairs = _fold_order(*alike[:, 0])
-    return Fold(tree, span[0][roots], tuple(core * span[2] for core in order), pairs, roots, tree_of, inside, size)
+    return Fold(tree, first[roots], tuple(core * step for core in order), pairs, roots, tree_of, inside, size)
 
 
 def _fold_order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
@@ -333,11 +334,10 @@ def tree_spans(roots: Index) -> tuple[Index, Index, int] | None:
     `roots` [cores] is the root of each core's tree. None if the cores of trees are not equally spaced.
     """
     cores = np.argsort(roots, kind="stable")
-    alike = roots[cores][1:] == roots[cores][:-1]
-    steps = np.unique(np.diff(cores)[alike])
+    steps = np.unique(np.diff(cores)[np.diff(roots[cores]) == 0])
     if len(steps) > 1:
         return None
-    count = np.bincount(roots, minlength=len(roots))
-    first = np.full_like(roots, len(roots))
-    np.minimum.at(first, roots, np.arange(len(roots)))
-    return np.where(count > 0, first, 0), count, int(steps[0]) if len(steps) else 1
+    every, begin, number = np.unique(roots, return_index=True, return_counts=True)
+    first, count = np.zeros((2, len(roots)), np.int64)
+    first[every], count[every] = begin, number
+    return first, count, int(steps[0]) if len(steps) else 1

@@ -134,14 +134,11 @@ def _trees(
     if not step.uses.keys() - {part.acc.buffer for part in step.parts} <= mailboxes(schedule):
         return []
     parent, slot, children, sent, roots = _links(step.stages, mesh)
-    sums = {
-        part.acc: None if after is None else _broadcast(part.acc, after, parent, roots, mesh) for part in step.parts
-    }
-    both = after is not None and {one.src for one in after.exchanges} == sums.keys() and None not in sums.values()
+    broadcasts = {} if after is None else _broadcasts(step.parts, after, parent, roots, mesh)
     return [
         Reduction(
-            mesh, start, _rounds_of(part, step), part.acc.buffer, step.op, parent, slot, children, sent, roots,
-            sums[part.acc] if both else None, _read_once(schedule, part.acc.buffer, parent, later),
+            mesh, start, replace(step, parts=(part,)).rounds, part.acc.buffer, step.op, parent, slot, children, sent,
+            roots, broadcasts.get(part.acc), _read_once(schedule, part.acc.buffer, parent, later),
         )
         for part in step.parts
     ]  # fmt: skip
@@ -176,18 +173,19 @@ def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index
     return parent, slot, children, sent, roots
 
 
-def _rounds_of(part: steps.Part, step: steps.Tree) -> tuple[Round, ...]:
-    """Return the rounds of a tree with the exchanges of one of its buffers alone."""
-    return step.rounds if len(step.parts) == 1 else replace(step, parts=(part,)).rounds
+def _broadcasts(
+    parts: Sequence[steps.Part], after: Round, parent: Index, roots: Index, mesh: Mesh
+) -> dict[Slot, Round]:
+    """Return for each buffer the exchanges of round `after` that send roots' sums to all other cores of their trees.
 
-
-def _broadcast(acc: Slot, after: Round, parent: Index, roots: Index, mesh: Mesh) -> Round | None:
-    """Return the exchanges of round `after` that send every root's sum to all other cores of its tree, if they do."""
-    sent = tuple(one for one in after.exchanges if one.src == acc == one.dst)
-    if after.locals or not sent:
-        return None
-    senders, receivers = map(np.concatenate, zip(*(one.moves.ends(mesh) for one in sent), strict=True))
-    every = np.array_equal(np.sort(receivers), np.flatnonzero(parent >= 0))
-    if not every or not np.array_equal(roots[receivers], senders):
-        return None
-    return after if len(sent) == len(after.exchanges) else replace(after, exchanges=sent)
+    None at all if the round does anything else.
+    """
+    sent = {acc: tuple(one for one in after.exchanges if one.src == acc == one.dst) for acc, *_ in parts}
+    if after.locals or sum(map(len, sent.values())) < len(after.exchanges):
+        return {}
+    for exchanges in sent.values():
+        ends = [np.stack(one.moves.ends(mesh)) for one in exchanges]
+        senders, receivers = np.concatenate(ends, axis=1) if ends else (parent, parent)
+        if not np.array_equal(np.sort(receivers), np.flatnonzero(parent >= 0)) or (roots[receivers] != senders).any():
+            return {}
+    return {acc: replace(after, exchanges=exchanges) for acc, exchanges in sent.items()}

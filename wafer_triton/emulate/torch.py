@@ -124,7 +124,7 @@ class TorchExecutor(Executor):
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         definition = find(op.op)
-        cores = _box(memory, np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh))
+        cores = _box(memory, op.cores(memory.mesh))
         before, after = list[Task](), list[Task]()
         memory.workspace.begin()
 

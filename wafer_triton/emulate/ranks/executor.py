@@ -142,7 +142,7 @@ class DistributedExecutor(Executor):
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         shard, steps = self.shard(memory.mesh), list[Task]()
-        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        cores = op.cores(memory.mesh)
         reads = tuple(self._local_map(memory, tile_map, cores, number, steps) for number, tile_map in enumerate(ins))
         for out in op.outs:
             self._drop_halos(memory, out.buffer)
