@@ -62,9 +62,14 @@ def acts(round_: Round) -> list[Act]:
     return every
 
 
+def accesses(round_: Round) -> list[Access]:
+    """Return all accesses of a round in order."""
+    return [access for act in acts(round_) for access in (*act.reads, *act.writes)]
+
+
 def written(round_: Round) -> frozenset[str]:
     """Return the names of the buffers that a round writes."""
-    return frozenset([access.slot.buffer for act in acts(round_) for access in act.writes])
+    return frozenset([access.slot.buffer for access in accesses(round_) if access.writes])
 
 
 def overlaps(round_: Round) -> bool:
