@@ -40,8 +40,7 @@ small-tests: .venv/.installed
 
 all: .venv/.installed  ## the rest: planted faults, other machines, whole models, searches, large meshes, ranks, pages, training
 	$(BIN)/python tests/helpers/planted.py
-	$(PYTEST) -m large
-	WAFER_REHEARSE=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(PLUGINS) tests/gpu
+	WAFER_REHEARSE=1 $(PYTEST) -m large
 
 coverage: .venv/.installed  ## lines that neither `make test` nor `make all` reaches, after twice their time
 	@rm -rf build/coverage && mkdir -p build/coverage

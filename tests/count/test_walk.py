@@ -117,14 +117,14 @@ def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, tra
     assert colours(schedule) == routes(schedule).colours == most
 
 
-def fewest(schedule: Schedule) -> int:
+def fewest(walk: Walk) -> int:
     """Return the fewest colours with which no two circuits of a router share one, by an integer programme for each."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    touching = [list(circuits) for circuits in Walk(schedule).circuits().values()]
+    touching = [list(circuits) for circuits in walk.circuits().values()]
     numbers = {circuit: number for number, circuit in enumerate({each for circuits in touching for each in circuits})}
     for most in itertools.count(max(map(len, touching), default=0)):
-        if most == colours(schedule):  # one is there, and there are none with fewer
+        if most == colours(walk.schedule):  # one is there, and there are none with fewer
             return most
         fits = np.zeros((len(touching), len(numbers)))
         for row, circuits in zip(fits, touching, strict=True):
@@ -141,10 +141,10 @@ def fewest(schedule: Schedule) -> int:
 def test_an_exact_search_finds_no_assignment_with_fewer_colours():
     meshes = [Mesh(*sides) for sides in product(range(1, 7), repeat=2)]
     meshes = [*meshes * 5, *(mesh.square() for mesh in meshes if mesh.rows * mesh.cols <= 12)]
-    schedules = [exchanges(seed, mesh) for seed, mesh in enumerate(meshes)]
-    wrong = {seed: found for seed, one in enumerate(schedules) if (found := [*of_routes(one, Walk(one))])}
-    more = {seed: least for seed, one in enumerate(schedules) if (least := fewest(one)) < colours(one)}
-    assert len(schedules) > 200 and not wrong and not more, (wrong, more)
+    walks = [Walk(exchanges(seed, mesh)) for seed, mesh in enumerate(meshes)]
+    wrong = {seed: found for seed, walk in enumerate(walks) if (found := [*of_routes(walk.schedule, walk)])}
+    more = {seed: least for seed, walk in enumerate(walks) if (least := fewest(walk)) < colours(walk.schedule)}
+    assert len(walks) > 200 and not wrong and not more, (wrong, more)
 
 
 def test_a_ring_of_five_circuits_needs_a_colour_more_than_its_routers_have():
@@ -157,7 +157,7 @@ def test_a_ring_of_five_circuits_needs_a_colour_more_than_its_routers_have():
         b.exchange("y", "a", "d", [0], [1], [0, 2]),
     )  # fmt: skip
     ring = b.build()
-    assert (routes(ring).colours, routes(ring).maximum, fewest(ring)) == (3, 2, 3)
+    assert (routes(ring).colours, routes(ring).maximum, fewest(Walk(ring))) == (3, 2, 3)
     check({"ring": ring})
 
 

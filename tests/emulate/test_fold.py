@@ -212,7 +212,7 @@ def products_along_chains(size: int, width: int, axis: str = "x", dtype: str = "
     [
         (5, 2),
         (4, 2, "x", "fp16", 2),
-        (6, 3, "x", "fp32"),
+        (5, 3, "x", "fp32"),
         (4, 4),
         (3, 3, "x", "fp32", 17),
         (4, 4, "y", "fp32"),

@@ -44,7 +44,7 @@ class Walk:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.buffers, self.rounds = schedule.buffers, schedule.rounds
-        for step in (self.messages, self.sent, self.between, self.round_loads, self.kind, self.runs):
+        for step in (self.messages, self.sent, self.between, self.round_loads, self.circuits, self.kind, self.runs):
             setattr(self, step.__name__, cache(step))  # so that what rounds share is walked once
 
     def home(self, core: Core) -> Core:

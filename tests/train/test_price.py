@@ -48,9 +48,10 @@ def cost(team, on, moving, which, tile, cuts):
 
 def random_products(count, seed):
     """Yield a random product of a published model on a random placement: wafer, step of its stream and tile."""
-    random = Random(seed)
+    random, forwardings = Random(seed), ["cut", "store"]
+    wafers = {(name, way): replace(WAFERS[name], forwarding=way) for name in WAFERS for way in forwardings}
     while count:
-        on = replace(random.choice(list(WAFERS.values())), forwarding=random.choice(["cut", "store"]))
+        on = wafers[random.choice(list(WAFERS)), random.choice(forwardings)]
         work = workload(random.choice(list(WORKLOADS)), batch=random.choice([1, 2, 4, 6, 8]))
         case, op = Case(on, work), random.choice([op for op in work.operators if op.weights])
         split = random.choice(list(splits(case)))
