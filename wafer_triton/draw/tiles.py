@@ -41,7 +41,7 @@ class Tiles:
         for exchange, (_, recv), tiles in zip(round_.exchanges, ends, sent, strict=True):
             self._write(exchange.dst, recv, *tiles)
         for op in round_.locals:
-            cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
+            cores = op.cores(self.mesh)
             for slot in op.outs:
                 made = np.full_like(cores, self.names.index(slot.buffer)), cores
                 self._write(slot, cores, *(self.held(op.ins[0], cores) if op.op == "copy" else made))

@@ -7,6 +7,7 @@ everything is read before anything is written. Rules, checker, counts and execut
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,13 @@ def acts(round_: Round) -> list[Act]:
         writes = tuple([Access(out, op, True, number) for number, out in enumerate(op.outs)])
         every.append(Act(op, tuple([Access(slot, op) for slot in reads]), writes))
     return every
+
+
+def accesses(schedule: Schedule) -> Iterator[tuple[int, Access]]:
+    """Yield all that a schedule reads and writes, in order, each with the number of its round."""
+    for number, round_ in enumerate(schedule.rounds):
+        for act in acts(round_):
+            yield from ((number, access) for access in (*act.reads, *act.writes))
 
 
 def written(round_: Round) -> frozenset[str]:

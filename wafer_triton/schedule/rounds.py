@@ -533,6 +533,10 @@ class Local(Value):
                     f"{self.op}: parameters {shown(dict(self.params))}: give numbers, texts and tuples of these"
                 ) from error
 
+    def cores(self, mesh: Mesh) -> Index:
+        """Return the numbers of its cores, ascending."""
+        return np.arange(mesh.cores) if self.where is None else self.where.flat(mesh)
+
     @property
     def work(self) -> tuple[object, ...]:
         """The operation and its parameters, by content."""

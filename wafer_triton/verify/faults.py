@@ -37,7 +37,7 @@ from wafer_triton.count.routes import excess
 from wafer_triton.device.modes import host
 from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.access import Access, acts
+from wafer_triton.schedule.access import Access, accesses
 from wafer_triton.schedule.rounds import Exchange, Local
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
@@ -223,13 +223,9 @@ class _Slots:
         self.findings: list[Finding] = []
 
     def run(self) -> list[Finding]:
-        for number, round_ in enumerate(self.schedule.rounds):
+        for number, access in accesses(self.schedule):
             self.number = number
-            for act in acts(round_):
-                for access in act.reads:
-                    self.read(access)
-                for access in act.writes:
-                    self.write(access)
+            (self.write if access.writes else self.read)(access)
         self.findings += [
             Finding("unwritten-output", f"{self.schedule.name}: no core writes the output {name}; write it, or drop it")
             for name, buffer in self.schedule.buffers.items()

@@ -54,7 +54,7 @@ class _SliceBuilder:
         """Return the operation on the cores where one of its outputs is needed, or None."""
         op = act.op
         assert op is not None
-        cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
+        cores = op.cores(self.mesh)
         keep = np.zeros(len(cores), np.bool_)
         for out in act.writes:
             keep |= self.is_needed(out.slot, cores)
