@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, SubLayer, draft
 from wafer_triton.verify import mixtures
@@ -114,8 +112,7 @@ def _append(
         held = caches[name].unflatten(0, after.shape)  # [rows, slots, ...]
         result = held.new_full(held.shape, float("nan"))
         for entry in range(count):
-            (to, slot), (source, _) = (np.argwhere(table == entry)[0] for table in (after, before))
-            result[to, slot] = held[source, slot]
+            result[after == entry] = held[before == entry]
         result[-1, count % cache.slots] = new[sequence]
         results[name] = result.flatten(0, 1)
     return results
