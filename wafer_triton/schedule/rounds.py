@@ -480,11 +480,6 @@ class Moves(Value):
         return self if self.axis != axis or self.lines is None else replace(self, lines=lines[self.lines])
 
     @property
-    def line(self) -> Moves:
-        """The same moves on all lines, if they are not paired."""
-        return self if self.lines is None else _made(Moves, self.axis, self.send, self.recv, None, False)
-
-    @property
     def table(self) -> tuple[Index, Index, Index | None]:
         """Senders, receivers and lines: [n], the same on every line, or [lines, n] with -1 for none."""
         if self.lines is None or not self.paired:

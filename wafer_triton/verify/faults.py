@@ -154,10 +154,8 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
         if exchange.dst in slots:
             for sender, receiver in zip(*(ends.tolist() for ends in exchange.moves.ends(mesh)), strict=True):
                 waits.setdefault(sender, set()).add(receiver)
-    while True:  # a core that waits for no waiting core goes on; the others stand in circles
-        free = {core for core, awaited in waits.items() if not awaited & waits.keys()}
-        if not free:
-            break
+    # a core that waits for no waiting core goes on; the others stand in circles
+    while free := {core for core, awaited in waits.items() if not awaited & waits.keys()}:
         waits = {core: awaited for core, awaited in waits.items() if core not in free}
     if not waits:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from wafer_triton.decoder import expert_regions, experts
 from wafer_triton.decoder.block import Block, SubLayer
@@ -31,19 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLOSE = 1e-9  # of the largest logit: experts whose logits differ by less may be chosen the other way round
-
-
-class TokenRouting(NamedTuple):
-    """The experts of all tokens: ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1].
-
-    All are NaN if rounding may decide a choice.
-    """
-
-    expert_ids: Tensor
-    shares: Tensor
-    slots: Tensor
-    ranks: Tensor
-    demand: Tensor
 
 
 def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, block: Block, *args: int) -> Intent:
@@ -90,7 +77,11 @@ def _prefill_routing(
 ) -> Tiles:
     h = rms_norm(block, x, norm)
     routing = _routing(block, h @ router, real)
-    return {"x": _with_shared(block, x, h, routing, shared), "h": h, **routing._asdict()}
+    e, y = experts_of(block), x
+    if e.shared:
+        up, down = shared["wgu.shared"], shared["wdown.shared"]
+        y = x + routing["shares"][:, e.top_k, None] * (swiglu(h @ up, block.share(e.shared_width, "x")) @ down)
+    return {"x": y, "h": h, **routing}
 
 
 def _prefill_pass(
@@ -104,13 +95,12 @@ def _experts_in_regions(
     wgu: Tensor, wdown: Tensor, left_out: int | None = None, **shared: Tensor,
 ) -> Tiles:  # fmt: skip
     """Return the results of as many passes as rows need, or of all but one."""
-    h = rms_norm(block, x, norm)
-    routing = _routing(block, h @ router, real)
-    y = _with_shared(block, x, h, routing, shared)
+    routed = _prefill_routing(block, tokens, past, x, norm, router, real, **shared)
+    y, taken = routed["x"], {name: routed[name] for name in ("h", "shares", "slots", "ranks")}
     for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
         if number != left_out:
-            y = y + _pass_output(block, number, h, *routing[1:4], wgu, wdown)
-    return {"x": y, "expert_ids": routing.expert_ids, "demand": routing.demand}
+            y = y + _pass_output(block, number, **taken, wgu=wgu, wdown=wdown)
+    return {"x": y, "expert_ids": routed["expert_ids"], "demand": routed["demand"]}
 
 
 # --- plain computations ---
@@ -139,8 +129,12 @@ def _mixed(h: Tensor, numbers: Tensor, shares: Tensor, ups: Tensor, downs: Tenso
     return y
 
 
-def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
-    """Return the routing of tokens whose `real` is above 0; others go nowhere."""
+def _routing(block: Block, logits: Tensor, real: Tensor) -> Tiles:
+    """Return the routing of tokens whose `real` is above 0; others go nowhere.
+
+    It has ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1], all of them NaN if
+    rounding may decide a choice.
+    """
     e, regions = experts_of(block), regions_of(block)
     expert_ids, shares, close = _choose(e, logits)
     own, goes = expert_ids[:, : e.top_k], real[:, None] > 0
@@ -149,17 +143,14 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
     taken = ((region[..., None] == own.new_tensor(range(regions.count))) & goes[..., None]).to(own.dtype)
     queued = taken.reshape(block.mesh.shape[0], -1, regions.count).cumsum(1)  # in the order of tokens and choices
     ranks = ((queued.reshape(taken.shape) - 1) * taken).sum(-1)
-    routing = TokenRouting(expert_ids, shares, slots, ranks, queued.amax()[None])
-    return TokenRouting(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
-
-
-def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, shared: Tiles) -> Tensor:
-    """Return x plus the product of the shared expert's output and the token's share of it."""
-    e = experts_of(block)
-    if not e.shared:
-        return x
-    up, down = shared["wgu.shared"], shared["wdown.shared"]
-    return x + routing.shares[:, e.top_k, None] * (swiglu(h @ up, block.share(e.shared_width, "x")) @ down)
+    routing = {
+        "expert_ids": expert_ids,
+        "shares": shares,
+        "slots": slots,
+        "ranks": ranks,
+        "demand": queued.amax()[None],
+    }
+    return {name: each * float("nan") for name, each in routing.items()} if bool(close.any()) else routing
 
 
 def _pass_output(
