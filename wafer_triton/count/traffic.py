@@ -137,7 +137,7 @@ class Traffic:
                     np.maximum.at(longest, tiles.line, tiles.high - tiles.low)
                     named[-1][lines] = 1 + lines
             most += longest
-        path, of_lines = int(most.max()) if len(rounds) == 1 else 0, np.array(named)
+        path, of_lines = 0, np.array(named)
         while most.max() > path:
             line = int(most.argmax())
             path = max(path, self._path(rounds, axis, line))
