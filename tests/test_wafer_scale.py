@@ -45,7 +45,7 @@ def test_gemv(side, exchange, batch):
 def test_a_decode_layer_of_the_shape_of_llama3_2_1b():
     """2000 tokens in the cache, bf16, against the layer in fp64."""
     layer = replace(config_of("llama3.2-1b"), num_hidden_layers=1)
-    step = bench_decode.Step(layer, 660, 2000, "bf16", emulated=cases.WSE2)
+    step = bench_decode.DecodeStep(layer, 660, 2000, "bf16", emulated=cases.WSE2)
     given = bench_decode.Inputs(step, "cpu")
     got = bench_decode.OnMesh(given, TorchExecutor()).whole()
     cases.close(got, given.plain(torch.float64), given.plain(torch.bfloat16), str(step))

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench_decode import SMALL, Step, time_step
+from bench_decode import SMALL, DecodeStep, time_step
 from bench_exchange import Shift, time_shifts
 from bench_generate import SHAPES, Run, time_run
 from bench_hops import Chain, time_chain
@@ -29,7 +29,7 @@ FIRST = (*EXCHANGES, "blas")  # without "emulation", which takes long on large m
 LLAMA = config_of("llama3-8b")
 LAYER = replace(LLAMA, num_hidden_layers=1)
 TIMED: dict[type, Callable[[Any, str, str], Row]] = {
-    Shape: time_product, Step: time_step, Shift: time_shifts, Chain: time_chain, Run: time_run,
+    Shape: time_product, DecodeStep: time_step, Shift: time_shifts, Chain: time_chain, Run: time_run,
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def on_a_gpu() -> list[Timed]:
         *timed(products("bf16", goals)),
         *timed(products("bf16", large, FIRST)),
         *timed(vectors([(64, *narrow), (64, *wide), (128, *wide)])),
-        *timed([Step(LAYER, 64, 4095, "bf16"), Step(LAYER, 660, 2000, "bf16", emulated=WSE2)], 90),
+        *timed([DecodeStep(LAYER, 64, 4095, "bf16"), DecodeStep(LAYER, 660, 2000, "bf16", emulated=WSE2)], 90),
         *timed([Shift(660, 4, "bf16", ("explicit", "emulation", "copy"))]),
         *timed(products("bf16", goals[:1], tuple(CALLS))),
         *timed([Run(kind, "SmolLM2", 24, 256, "bf16") for kind in ("step", "prefill")], 90),
@@ -76,7 +76,7 @@ def on_a_gpu() -> list[Timed]:
         Timed("tests/gpu", 200, tests),
         # the others
         *timed(products("bf16", goals[1:], tuple(CALLS))),
-        *timed([Step(LLAMA, 64, 4095, "bf16")], 90),
+        *timed([DecodeStep(LLAMA, 64, 4095, "bf16")], 90),
         *timed(vectors([(128, *narrow)])),
         *timed([Shift(side, 64, "bf16") for side in (16, 32, 64, 128)]),
         *timed([Chain(hops) for hops in (1, 4, 8, 11)]),
@@ -87,7 +87,7 @@ def on_a_gpu() -> list[Timed]:
         *timed(products("bf16", [(32, 16), (32, 32), (128, 16), (128, 32)])),
         *timed([Shape("gemm", 48, 2000, 1500, 2500, "bf16")]),  # ragged
         *timed(vectors([(16, *narrow), (32, *narrow), (256, *narrow)])),
-        *timed([Step(LAYER, 128, 2000, "bf16")], 90),
+        *timed([DecodeStep(LAYER, 128, 2000, "bf16")], 90),
         *timed(vectors([(64, *narrow), (64, *wide), (128, *wide)], rows=("emulation",))),
         *timed(products("bf16", large, ("emulation",))),
         *timed(products("bf16", [(660, 2), (720, 2)], EXCHANGES, emulated=WSE2), 90),
@@ -98,7 +98,12 @@ def rehearsed() -> list[Timed]:
     """Return small rows of every kind, for the CPU."""
     return [
         *timed([Shape("gemm", 6, 100, 70, 50, "fp32", (*ROWS, *CALLS)), Shape("gemv", 8, 1, 256, 256, "fp32")]),
-        *timed([Step(SMALL, 4, 20, "fp32"), Step(replace(SMALL, num_hidden_layers=2), 4, 20, "fp32", EXCHANGES)]),
+        *timed(
+            [
+                DecodeStep(SMALL, 4, 20, "fp32"),
+                DecodeStep(replace(SMALL, num_hidden_layers=2), 4, 20, "fp32", EXCHANGES),
+            ]
+        ),
         *timed([Shift(8, 32, "fp32"), Chain(1), *SHAPES]),
     ]
 

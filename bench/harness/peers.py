@@ -21,7 +21,7 @@ from wafer_triton.schedule.rounds import Exchange, Local, Round
 from wafer_triton.schedule.schedule import Schedule
 
 FP32 = torch.float32
-Step = Callable[[], object]
+Call = Callable[[], object]
 Memory = dict[str, Tensor]
 
 
@@ -40,7 +40,7 @@ class Peer:
             for name, buffer in schedule.buffers.items()
         }
         assert all(buffer.slots == 1 for buffer in schedule.buffers.values()), "buffers of one slot"
-        planned: dict[int, list[Step]] = {}
+        planned: dict[int, list[Call]] = {}
         for round_ in schedule.rounds:
             if id(round_) not in planned:
                 planned[id(round_)] = self._round(schedule, memory, round_)
@@ -50,7 +50,7 @@ class Peer:
             bound.write(name, tensor)
         return bound
 
-    def _round(self, schedule: Schedule, memory: Memory, round_: Round) -> list[Step]:
+    def _round(self, schedule: Schedule, memory: Memory, round_: Round) -> list[Call]:
         arriving = {exchange.dst.buffer for exchange in round_.exchanges}
         adds = {op.ins[1].buffer: op for op in round_.locals if op.op == "add" and op.ins[1].buffer in arriving}
         moves = [exchange for exchange in round_.exchanges if exchange.dst.buffer not in adds]
@@ -67,10 +67,10 @@ class Peer:
         rest = [op for op in round_.locals if not round_.exchanges or (op.op == "add" and op not in adds.values())]
         return steps + [self._compute(schedule.mesh, memory, op) for op in rest]
 
-    def _added(self, schedule: Schedule, memory: Memory, exchange: Exchange, acc: str) -> Step:
+    def _added(self, schedule: Schedule, memory: Memory, exchange: Exchange, acc: str) -> Call:
         """Return a step that adds the messages of a tree where they arrive."""
         target, dim = memory[acc], 0 if exchange.axis == "y" else 1
-        ways: dict[str, Step] = {}
+        ways: dict[str, Call] = {}
         if exchange.moves.lines is None:
             send, recv = (
                 torch.from_numpy(np.array(at)).to(self.device) for at in (exchange.moves.send, exchange.moves.recv)
@@ -85,12 +85,12 @@ class Peer:
         ways["index_add of cores"] = lambda: flat.index_add_(0, at, flat.index_select(0, sent))
         return self._fastest(("add", dim, len(sent), target.shape, target.dtype, tuple(ways)), ways)
 
-    def _moved(self, schedule: Schedule, memory: Memory, exchanges: list[Exchange]) -> Step:
+    def _moved(self, schedule: Schedule, memory: Memory, exchanges: list[Exchange]) -> Call:
         """Return a step that moves tiles from one buffer to another."""
         source, target = memory[exchanges[0].src.buffer], memory[exchanges[0].dst.buffer]
         sent, got = self._ends(schedule, exchanges)
         flat = source.flatten(0, 1), target.flatten(0, 1)
-        ways: dict[str, Step] = {
+        ways: dict[str, Call] = {
             "gather and scatter": lambda: flat[1].index_copy_(0, got, flat[0].index_select(0, sent))
         }
         if len(got) == schedule.mesh.cores and source is not target:
@@ -115,7 +115,7 @@ class Peer:
         kind = ("move", exchanges[0].axis, len(exchanges), len(sent), source.shape, source.dtype, tuple(ways))
         return self._fastest(kind, ways)
 
-    def _compute(self, mesh: Mesh, memory: Memory, op: Local) -> Step:
+    def _compute(self, mesh: Mesh, memory: Memory, op: Local) -> Call:
         out, ins = memory[op.outs[0].buffer], [memory[slot.buffer] for slot in op.ins]
         if op.op == "gemm":
             flat = [tensor.flatten(0, 1) for tensor in (out, *ins)]
@@ -136,7 +136,7 @@ class Peer:
         sent, got = (torch.from_numpy(np.concatenate(cores)).to(self.device) for cores in both)
         return sent, got
 
-    def _fastest(self, kind: object, ways: dict[str, Step]) -> Step:
+    def _fastest(self, kind: object, ways: dict[str, Call]) -> Call:
         """Return the fastest way, tried out once for each kind of step; trials spoil the memory that they run on."""
         if kind not in self._best:
             names = list(ways)
@@ -149,7 +149,7 @@ class Peer:
 class BoundPeer:
     """A schedule bound by `Peer`."""
 
-    def __init__(self, schedule: Schedule, memory: Memory, steps: list[Step]) -> None:
+    def __init__(self, schedule: Schedule, memory: Memory, steps: list[Call]) -> None:
         self.schedule, self.memory, self.steps = schedule, memory, steps
 
     def execute(self) -> None:
@@ -180,7 +180,7 @@ def _span(at: Any) -> slice | None:
     return slice(int(at[0]), int(at[-1]) + 1, step)
 
 
-def _products(c: Tensor, a: Tensor, b: Tensor, m: int, k: int, n: int, *, add: bool) -> dict[str, Step]:
+def _products(c: Tensor, a: Tensor, b: Tensor, m: int, k: int, n: int, *, add: bool) -> dict[str, Call]:
     """Return ways to c (+)= a @ b for all cores, c in fp32."""
     c, a, b = c.view(-1, m, n), a.view(-1, m, k), b.view(-1, k, n)
     beta = int(add)
@@ -203,7 +203,7 @@ def _products(c: Tensor, a: Tensor, b: Tensor, m: int, k: int, n: int, *, add: b
         product = torch.bmm(a, b, out_dtype=FP32)
         c.add_(product) if add else c.copy_(product)
 
-    ways: dict[str, Step] = {"baddbmm to fp32": in_place, "bmm to fp32, add": in_two, "widened baddbmm": widened}
+    ways: dict[str, Call] = {"baddbmm to fp32": in_place, "bmm to fp32, add": in_two, "widened baddbmm": widened}
     if k <= 4:
         ways["addcmul"] = outer
     return ways

@@ -31,7 +31,7 @@ SMALL = DecoderConfig(
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodeStep:
     """One token through all layers on side x side cores, `held` tokens in the cache before it.
 
     Where they are several, the LM head follows them.
@@ -73,16 +73,16 @@ class Step:
 
 
 SHAPES = [
-    Step(SMALL, 8, 20, "fp32"),
-    Step(SMALL, 16, 20, "fp32", rows=EXCHANGES),
-    Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32"),
+    DecodeStep(SMALL, 8, 20, "fp32"),
+    DecodeStep(SMALL, 16, 20, "fp32", rows=EXCHANGES),
+    DecodeStep(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32"),
 ]
 
 
 class Inputs:
     """Weights, context and the token of a step, made on the device."""
 
-    def __init__(self, step: Step, device: str) -> None:
+    def __init__(self, step: DecodeStep, device: str) -> None:
         c, dtype = step.config, torch_dtype(step.dtype)
         self.step, self.device, self.dtype = step, device, dtype
         draw = lambda *shape: torch.randn(shape, device=device).to(dtype)  # noqa: E731
@@ -158,7 +158,7 @@ class OnMesh:
         return Work(moved, sum(stays.values()), sum(stays.values()))
 
 
-def time_step(shape: Step, row: str, device: str) -> Row:
+def time_step(shape: DecodeStep, row: str, device: str) -> Row:
     """Check a step against fp64, time it over rotating weights, and return the record."""
     inputs = Inputs(shape, device)
     reference, plain = inputs.plain(torch.float64), inputs.plain(inputs.dtype)

@@ -94,7 +94,8 @@ def account(schedule: Schedule) -> Account:
     """Return the counts of a schedule: rounds, stages, hops, messages, bytes over links, multiply-adds and SRAM."""
     with rules.reading(schedule):
         reader, held, rounds = _Reader(schedule), sram.account(schedule), occurrences(schedule)
-        added = sum((reader.round(*each) * times for each, times in rounds.items()), Account())
+        every = ((round_, turns, times * all_times(turns)) for (round_, turns), times in rounds.items())
+        added = sum((reader.round(round_, turns) * times for round_, turns, times in every), Account())
         added = sum((reader.run(run) * times for run, times in distinct_runs(schedule)), added)
         return replace(
             added,
@@ -153,17 +154,16 @@ class _Reader:
         )
 
     def round(self, round_: Round, turns: Turns) -> Account:
-        """Return all other counts of a round in all times of its turns."""
+        """Return all other counts of a round, the most of its flows at any time of its turns."""
         moved: dict[str, list[Moves]] = {}
         for moves, _ in sends(round_, self.mesh):
             moved.setdefault(moves.axis, []).append(moves)
-        counts = Account(
+        return Account(
             rounds=1,
             messages=sum(np.broadcast(*each.senders.grid(self.mesh)).size for each in chain(*moved.values())),
             flows=max((self.flows(axis, own, turns) for axis, own in moved.items()), default=0),
             macs=sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core,
         )
-        return counts * all_times(turns)
 
     def loads(self, rounds: Mapping[tuple[Round, Turns], int]) -> Loads:
         """Return the bytes over each directed link in rounds that come so often in every turn."""

@@ -20,9 +20,9 @@ meshes `colours` may be more than are needed.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from hashlib import blake2b
 from random import Random
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Step
+from wafer_triton.schedule.steps import Loop, Rounds, Step
 from wafer_triton.text.quantity import Legend, unit
 from wafer_triton.text.table import Result, Table
 
@@ -113,16 +113,21 @@ class Routes(Result):
 
 def routes(schedule: Schedule) -> Routes:
     """Return the routes of a schedule."""
+    fitted = _fitted(schedule)
+    circuits = sum(kind.lines.size * kind.circuits.size for kind in (*fitted.x.kinds, *fitted.y.kinds))
+    return _searched(fitted) if fitted.colours > fitted.maximum and circuits <= SEARCHED else fitted
+
+
+def _fitted(schedule: Schedule) -> Routes:
+    """Return the routes of a schedule, coloured by first fit."""
     mesh, moved = schedule.mesh, dict[str, list[tuple[Moves, Turns]]](x=[], y=[])
     for turns, every in _moved(schedule).items():
         for one in every:
             moved[one.axis].append((one, turns))
     x, y = (_lines(mesh, axis, own) for axis, own in moved.items())
     per_core, top = x.routers + y.routers.transpose(0, 2, 1)
-    most, least = int(top.max()), int(per_core.max())
+    most = int(top.max())
     y = replace(y, kinds=[kind._replace(colours=most - 1 - kind.colours) for kind in y.kinds])
-    if most > least and sum(kind.lines.size * kind.circuits.size for kind in (*x.kinds, *y.kinds)) <= SEARCHED:
-        x, y, most = _searched(x, y, most, least)
     return Routes(mesh, x, y, per_core, most)
 
 
@@ -243,10 +248,11 @@ def _first_fit(low: Index, high: Index, along: int) -> tuple[Index, Index]:
     return colours[:, None], np.stack([(begun - ended).cumsum(), top])
 
 
-def _searched(x: Lines, y: Lines, colours: int, least: int) -> tuple[Lines, Lines, int]:
-    """Return the circuits with fewer colours, down to `least`, as far as a search goes, and their number."""
-    both, low, high = [x.colour, y.colour], list[Index](), list[Index]()
-    for lines, colour, turned in zip((x, y), both, (1, -1), strict=True):
+def _searched(fitted: Routes) -> Routes:
+    """Return the routes with fewer colours, down to the `maximum`, as far as a search goes."""
+    axes, colours = (fitted.x, fitted.y), fitted.colours
+    both, low, high = [lines.colour for lines in axes], list[Index](), list[Index]()
+    for lines, colour, turned in zip(axes, both, (1, -1), strict=True):
         circuit, line = np.nonzero(colour >= 0)
         low.append(np.stack([line, lines.low[circuit]])[::turned])
         high.append(np.stack([line, lines.high[circuit]])[::turned])
@@ -255,15 +261,15 @@ def _searched(x: Lines, y: Lines, colours: int, least: int) -> tuple[Lines, Line
     meet = begins & begins.T
     np.fill_diagonal(meet, False)
     best = np.concatenate([colour[colour >= 0] for colour in both])
-    while colours > least and (fewer := _without_last(meet, best, colours - 1)) is not None:
+    while colours > fitted.maximum and (fewer := _without_last(meet, best, colours - 1)) is not None:
         best, colours = fewer, colours - 1
     for colour, part in zip(both, np.split(best, [low[0].shape[1]]), strict=True):
         colour[colour >= 0] = part
     x, y = (
         replace(lines, kinds=[kind._replace(colours=colour[np.ix_(kind.circuits, kind.lines)]) for kind in lines.kinds])
-        for lines, colour in zip((x, y), both, strict=True)
+        for lines, colour in zip(axes, both, strict=True)
     )
-    return x, y, colours
+    return replace(fitted, x=x, y=y, colours=colours)
 
 
 def _without_last(meet: NDArray[np.bool_], colour: Index, colours: int) -> Index | None:
@@ -305,39 +311,16 @@ def excess(schedule: Schedule) -> Finding | None:
     needed, device = routes(schedule), schedule.mesh.device
     if device.routes is None or needed.colours <= device.routes:
         return None
-    row, col = (int(side) for side in np.unravel_index(needed.per_core.argmax(), needed.per_core.shape))
-    number = _beyond(schedule, (row, col), device.routes)
+    core = np.unravel_index(needed.per_core.argmax(), needed.per_core.shape)
+
+    def met(number: int) -> int:
+        """Return the routes of the core in all rounds up to one."""
+        return int(_fitted(replace(schedule, rounds=Rounds(schedule.rounds[: number + 1]))).per_core[core])
+
+    number = bisect_left(range(len(schedule.rounds)), min(device.routes + 1, needed.maximum), key=met)
+    row, col = map(int, core)
     message = (
         f"{title(schedule, number)}: core {row, col} needs {needed.maximum} routes, the mesh {needed.colours} colours "
         f"in all; {device.name} has {device.routes}"
     )
     return Finding("routes", message, number, (row, col))
-
-
-def _beyond(schedule: Schedule, core: tuple[int, int], limit: int) -> int:
-    """Return the round that brings a core its first route over the limit, or else its last one."""
-    mesh, several = schedule.mesh, Multicasts()
-    lines = {axis: np.arange(fold * at, fold * at + fold) for axis, fold, at in zip("xy", mesh.fold, core, strict=True)}
-
-    @cache
-    def touching(moves: Moves) -> list[tuple[int, str, Circuit]]:
-        line, codes = _codes(moves, mesh, several)
-        circuits = _circuits(codes, several, Sides.of(mesh, moves.axis).along)
-        at = core[1] if moves.axis == "x" else core[0]
-        every = zip(line.tolist(), circuits, strict=True)
-        return [(line, moves.axis, (of, to)) for line, (of, to) in every if min(of, *to) <= at <= max(of, *to)]
-
-    met, last = set[tuple[str, Circuit]](), 0
-    for number, round_ in enumerate(schedule.rounds):
-        before = len(met)
-        for moves, _ in sends(round_, mesh):
-            here = lines[moves.axis]
-            if moves.paired:
-                met.update((axis, circuit) for line, axis, circuit in touching(moves) if line in here)
-            elif moves.lines is None or np.isin(moves.lines, here).any():
-                met.update((axis, circuit) for _, axis, circuit in touching(moves))
-        if len(met) > before:
-            last = number
-        if len(met) > limit:
-            break
-    return last

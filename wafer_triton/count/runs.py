@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.spans import Sides, joined
 from wafer_triton.schedule.access import Access, acts, written
-from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once, touched
+from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Ring, Stages, Step, Tree, count, flat
 
@@ -83,7 +83,7 @@ class RoundRun(Value):
     @property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that its rounds read or write."""
-        return frozenset[str]().union(*(touched(step) if isinstance(step, Round) else step.uses for step in self.steps))
+        return frozenset[str]().union(*(step.uses for step in self.steps))
 
     @property
     def written(self) -> frozenset[str]:
@@ -145,7 +145,7 @@ class _Cutter:
     def pieces(self, steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
         """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
         for step in steps:
-            if isinstance(step, Round) or (isinstance(step, Tree) and _is_one_run(step)):
+            if isinstance(step, Tree) and _is_one_run(step):
                 yield RoundRun((step,)), 1
             elif isinstance(step, Ring) and kind(step.ends[0]) == "product":
                 for number, round_ in enumerate(step.rounds[:3]):

@@ -234,5 +234,6 @@ def _kinds(rows: Index) -> tuple[Index, Index]:
         if kinds * size >= 2**63:
             kind, kinds = np.unique(kind, return_inverse=True)[1], kind.size
         kind, kinds = kind * size + row, kinds * size
-    _, first, kind = np.unique(kind, return_index=True, return_inverse=True)
-    return first, kind
+    if (kind == kind[0]).all():  # as in most rounds
+        return np.zeros(1, np.int64), np.zeros_like(kind)
+    return np.unique(kind, return_index=True, return_inverse=True)[1:]

@@ -7,6 +7,7 @@ everything is read before anything is written. Rules, checker, counts and execut
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +66,11 @@ def acts(round_: Round) -> list[Act]:
 def accesses(round_: Round) -> list[Access]:
     """Return all accesses of a round in order."""
     return [access for act in acts(round_) for access in (*act.reads, *act.writes)]
+
+
+def numbered_accesses(schedule: Schedule) -> Iterator[tuple[int, Access]]:
+    """Yield all accesses of a schedule in order, each with the number of its round."""
+    return ((number, access) for number, round_ in enumerate(schedule.rounds) for access in accesses(round_))
 
 
 def written(round_: Round) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ class Builder:
             raise ScheduleError(f"{self.name}: {len(to)} rows of positions for {across} lines; give `lines`")
         moves = Moves(axis, np.broadcast_to(of, to.shape), to, on)
         if on is None and moves.lines is not None and not moves.paired and len(moves.lines) == across:
-            moves = moves.line
+            moves = replace(moves, lines=None)
         return Exchange(moves, as_slot(src), as_slot(dst))
 
     def local(

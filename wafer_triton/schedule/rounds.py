@@ -34,6 +34,7 @@ RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
 ROLES = (*GIVEN, "output", "scratch")
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a schedule
+Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
 T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 N = TypeVar("N", bound=NDArray[np.integer[Any]])
@@ -481,11 +482,6 @@ class Moves(Value):
         return self if self.axis != axis or self.lines is None else replace(self, lines=lines[self.lines])
 
     @property
-    def line(self) -> Moves:
-        """The same moves on all lines, if they are not paired."""
-        return self if self.lines is None else _made(Moves, self.axis, self.send, self.recv, None, False)
-
-    @property
     def table(self) -> tuple[Index, Index, Index | None]:
         """Senders, receivers and lines: [n], the same on every line, or [lines, n] with -1 for none."""
         if self.lines is None or not self.paired:
@@ -552,11 +548,22 @@ class Round(Value):
     exchanges: tuple[Exchange, ...] = ()
     locals: tuple[Local, ...] = ()
     label: str = ""
+    count: ClassVar[int] = 1  # of rounds: this is a step of one
+
+    @property
+    def rounds(self) -> tuple[Round]:
+        """All rounds."""
+        return (self,)
 
     @property
     def ends(self) -> tuple[Round, Round]:
         """The first round of this step, and the last."""
         return self, self
+
+    @property
+    def uses(self) -> Uses:
+        """The first and the last round that touches each buffer."""
+        return dict.fromkeys(touched(self), (0, 0))
 
     @cached_property
     def moves(self) -> tuple[Moves, ...]:

@@ -26,7 +26,7 @@ from wafer_triton.local import SlotOperand
 from wafer_triton.schedule.access import Access, acts
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot, disjoint, once
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Step, Tree, count, distinct, nth
+from wafer_triton.schedule.steps import Loop, Step, Tree, distinct, nth
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
         try:
             _Check(schedule, one.number, one.round, seen).run()
         except _Broken as broken:
-            yield broken.finding
+            yield broken.args[0]
     yield from _of_steps(schedule, schedule.rounds.steps, 0)
 
 
@@ -93,7 +93,7 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
             core = fault[0] // mesh.shape[1], fault[0] % mesh.shape[1]
             message = f"{title(schedule, number)}: core {core} of a tree {fault[1]}"
             yield Finding("malformed", message, number, core)
-        number += count((step,))
+        number += step.count
 
 
 def _wrong_lines(loop: Loop, lines: Index, mesh: Mesh) -> str:
@@ -119,8 +119,7 @@ def title(schedule: Schedule, number: int) -> str:
 
 
 class _Broken(Exception):
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
+    """The first broken rule of a round, a `Finding`."""
 
 
 class _Check:

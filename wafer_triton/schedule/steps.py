@@ -14,17 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from math import prod
 from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Value, frozen, positions, touched
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Uses, Value, frozen, positions
 
 Step: TypeAlias = "Round | Loop | Ring | Tree"
-Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +265,7 @@ def moved(step: Step, lines: Index, axis: str) -> Step:
 
 def count(steps: Iterable[Step]) -> int:
     """Return the number of rounds."""
-    return sum(1 if isinstance(step, Round) else step.count for step in steps)
+    return sum(step.count for step in steps)
 
 
 def uses(steps: Iterable[Step]) -> Uses:
@@ -275,25 +274,16 @@ def uses(steps: Iterable[Step]) -> Uses:
     last: dict[str, int] = {}
     number = 0
     for step in steps:
-        if isinstance(step, Round):
-            for name in touched(step):
-                first.setdefault(name, number)
-                last[name] = number
-            number += 1
-        else:
-            for name, (begin, end) in step.uses.items():
-                first.setdefault(name, number + begin)
-                last[name] = number + end
-            number += step.count
+        for name, (begin, end) in step.uses.items():
+            first.setdefault(name, number + begin)
+            last[name] = number + end
+        number += step.count
     return {name: (number, last[name]) for name, number in first.items()}
 
 
 def flat(steps: Iterable[Step]) -> tuple[Round, ...]:
     """Return all rounds in order."""
-    rounds: list[Round] = []
-    for step in steps:
-        rounds += (step,) if isinstance(step, Round) else step.rounds
-    return tuple(rounds)
+    return tuple(chain.from_iterable(step.rounds for step in steps))
 
 
 def in_order(steps: Iterable[Step]) -> Iterator[Round | Ring | Tree]:
@@ -309,13 +299,12 @@ def in_order(steps: Iterable[Step]) -> Iterator[Round | Ring | Tree]:
 def nth(steps: Iterable[Step], number: int) -> Round:
     """Return the round of a number from 0 without making the others; IndexError if there is none."""
     for step in steps:
-        rounds = count((step,))
-        if number >= rounds:
-            number -= rounds
+        if number >= step.count:
+            number -= step.count
         elif isinstance(step, Loop):
             return nth(step.at(number // step.each), number % step.each)
         else:
-            return step if isinstance(step, Round) else step.rounds[number]
+            return step.rounds[number]
     raise IndexError(number)
 
 
@@ -344,10 +333,6 @@ def occurrences(
     These are the loops around it that turn lines, from the inside outwards.
     """
     for step in steps:
-        if isinstance(step, Round):
-            yield number, step, times, turning
-            number += 1
-            continue
         if not isinstance(step, Loop):
             yield from ((number + at, round_, times, turning) for at, round_ in enumerate(step.rounds))
         elif step.lines is None:

@@ -6,11 +6,9 @@ before the axes of a core's part of a head: a core's projections are [all heads,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, SubLayer, draft
@@ -48,8 +46,7 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
     c = block.shape
     kinds = (block.query_heads, block.kv_heads, block.kv_heads)
     if block.unfused:  # [tokens, columns, heads * head]: queries, keys and values, one after the other
-        thirds = qkv.unflatten(-1, (-1, block.qkv_width)).split(block.qkv_width // 3, -1)
-        return tuple(part.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(2) for part in thirds)
+        return _thirds(block, qkv.unflatten(-1, (-1, block.qkv_width)).split(block.qkv_width // 3, -1))
     angles = [more[name].unflatten(-1, (-1, 1, block.pairs)) for name in decode.ANGLES]  # [tokens, columns, 1, pairs]
     if c.qkv_bias:
         qkv = qkv + more["bqkv"]
@@ -64,6 +61,11 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split(kinds, 2)
     return tuple(part.transpose(1, 2).flatten(2) for part in (_rope(q, *angles), _rope(k, *angles), v))
+
+
+def _thirds(block: Block, thirds: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return q, k and v [tokens, heads, width] of projections [tokens, columns, heads * head] each."""
+    return tuple(part.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(2) for part in thirds)
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -110,8 +112,7 @@ def _append(
         held = caches[name].unflatten(0, after.shape)  # [rows, slots, ...]
         result = held.new_full(held.shape, float("nan"))
         for entry in range(count):
-            (to, slot), (source, _) = (np.argwhere(table == entry)[0] for table in (after, before))
-            result[to, slot] = held[source, slot]
+            result[after == entry] = held[before == entry]
         result[-1, count % cache.slots] = new[sequence]
         results[name] = result.flatten(0, 1)
     return results
@@ -156,9 +157,7 @@ def _prefill_attention(
         return kept.flatten(0, 1)
 
     if block.unfused:
-        every = (h @ more[name] for name in ("wq", "wk", "wv"))
-        parts = (each.unflatten(-1, (size, -1, block.head_width)) for each in every)  # [tokens, columns, heads, head]
-        q, k, v = (part.transpose(1, 2).flatten(2) for part in parts)
+        q, k, v = _thirds(block, ((h @ more[name]).unflatten(-1, (size, -1)) for name in ("wq", "wk", "wv")))
     else:
         q, k, v = _heads(block, h @ more["wqkv"], more)
     keys, values = (seen(k, more["keys"]), seen(v, more["values"])) if past else (k, v)

@@ -37,7 +37,7 @@ from wafer_triton.count.routes import excess
 from wafer_triton.device.modes import host
 from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.access import Access, acts
+from wafer_triton.schedule.access import numbered_accesses
 from wafer_triton.schedule.rounds import Exchange, Local
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
@@ -121,7 +121,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     if not any(finding.verdict in ("malformed", "off-mesh", "deadlock") for finding in faults):
         over = excess(schedule)
         faults += [over] if over is not None else []
-        faults += [*_Slots(schedule, intent).run(), *_user_operation_faults(schedule)]
+        faults += [*_slot_faults(schedule, intent), *_user_operation_faults(schedule)]
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
             with host():
                 faults += values(schedule, intent)
@@ -154,10 +154,8 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
         if exchange.dst in slots:
             for sender, receiver in zip(*(ends.tolist() for ends in exchange.moves.ends(mesh)), strict=True):
                 waits.setdefault(sender, set()).add(receiver)
-    while True:  # a core that waits for no waiting core goes on; the others stand in circles
-        free = {core for core, awaited in waits.items() if not awaited & waits.keys()}
-        if not free:
-            break
+    # a core that waits for no waiting core goes on; the others stand in circles
+    while free := {core for core, awaited in waits.items() if not awaited & waits.keys()}:
         waits = {core: awaited for core, awaited in waits.items() if core not in free}
     if not waits:
         return
@@ -206,62 +204,39 @@ def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
                     yield Finding("unwritten-read", f"{title(schedule, number)}: {message}", number)
 
 
-class _Slots:
-    """The state of each slot of each core, round by round: unwritten, written (and perhaps read), or arrived unread."""
+def _slot_faults(schedule: Schedule, intent: Intent | None) -> Iterator[Finding]:
+    """Yield slots that are read before they are written, or get a tile before the last one was read.
 
-    def __init__(self, schedule: Schedule, intent: Intent | None) -> None:
-        self.schedule = schedule
-        given = given_buffers(schedule, intent.given if intent else None)
-        outputs = {name for name, buffer in schedule.buffers.items() if buffer.role == "output"}
-        self.unnamed = outputs - set(intent.given) if intent else set()
-        self.state: dict[str, NDArray[np.uint8]] = {
-            name: np.full(schedule.mesh.cores * buffer.slots, WRITTEN if name in given else UNWRITTEN, np.uint8)
-            for name, buffer in schedule.buffers.items()
-        }
-        self.sent = {exchange.src.buffer for round_ in schedule.rounds for exchange in round_.exchanges}
-        self.number = 0
-        self.findings: list[Finding] = []
-
-    def run(self) -> list[Finding]:
-        for number, round_ in enumerate(self.schedule.rounds):
-            self.number = number
-            for act in acts(round_):
-                for access in act.reads:
-                    self.read(access)
-                for access in act.writes:
-                    self.write(access)
-        self.findings += [
-            Finding("unwritten-output", f"{self.schedule.name}: no core writes the output {name}; write it, or drop it")
-            for name, buffer in self.schedule.buffers.items()
-            if buffer.role == "output" and (self.state[name] == UNWRITTEN).all()
-        ]
-        return self.findings
-
-    def note(self, verdict: str, buffer: str, cell: int, message: str) -> None:
-        _, core = self.schedule.place(buffer, cell)
-        self.findings.append(core_finding(self.schedule, verdict, self.number, core, message))
-
-    def read(self, access: Access) -> None:
-        slot, by, cells = access.slot, access.by, access.cells(self.schedule)
-        state = self.state[slot.buffer]
-        missing = cells[state[cells] == UNWRITTEN]
-        if missing.size:
+    A slot of a core is unwritten, or written (and perhaps read), or it has a tile that arrived and is unread.
+    """
+    given = given_buffers(schedule, intent.given if intent else None)
+    outputs = [name for name, buffer in schedule.buffers.items() if buffer.role == "output"]
+    unnamed = {*outputs} - intent.given.keys() if intent else set[str]()
+    sent = {exchange.src.buffer for round_ in schedule.rounds for exchange in round_.exchanges}
+    states: dict[str, NDArray[np.uint8]] = {
+        name: np.full(schedule.mesh.cores * buffer.slots, WRITTEN if name in given else UNWRITTEN, np.uint8)
+        for name, buffer in schedule.buffers.items()
+    }
+    for number, access in numbered_accesses(schedule):
+        slot, by, cells = access.slot, access.by, access.cells(schedule)
+        name, state = slot.buffer, states[slot.buffer]
+        verdict, wrong, message, after = "", cells[:0], "", WRITTEN
+        if not access.writes:
+            verdict, wrong = "unwritten-read", cells[state[cells] == UNWRITTEN]
             verb = "sends" if isinstance(by, Exchange) else f"reads (by {by.op})"
             message = f"{verb} {slot}, to which nothing was written"
-            if slot.buffer in self.unnamed:
-                message += f"; if {slot.buffer} has values at the start, name it in the intent's `given`"
-            self.note("unwritten-read", slot.buffer, int(missing[0]), message)
-        state[cells] = WRITTEN
-
-    def write(self, access: Access) -> None:
-        name, by, cells = access.slot.buffer, access.by, access.cells(self.schedule)
-        state = self.state[name]
-        if isinstance(by, Local):
-            state[cells] = WRITTEN
-            return
-        unread = cells[state[cells] == ARRIVED]
-        # a full circle carries tiles home whether or not they are needed again: overwriting them loses nothing
-        home = name in self.sent and by.moves.table[1].shape[-1] == self.schedule.mesh.length(by.axis)
-        if unread.size and not home:
-            self.note("overwritten", name, int(unread[0]), f"gets a tile in {access.slot} before it read the last one")
-        state[cells] = ARRIVED
+            if name in unnamed:
+                message += f"; if {name} has values at the start, name it in the intent's `given`"
+        elif isinstance(by, Exchange):
+            after, message = ARRIVED, f"gets a tile in {slot} before it read the last one"
+            # a full circle carries tiles home whether or not they are needed again: overwriting them loses nothing
+            if name not in sent or by.moves.table[1].shape[-1] != schedule.mesh.length(by.axis):
+                verdict, wrong = "overwritten", cells[state[cells] == ARRIVED]
+        if wrong.size:
+            _, core = schedule.place(name, int(wrong[0]))
+            yield core_finding(schedule, verdict, number, core, message)
+        state[cells] = after
+    for name in outputs:
+        if (states[name] == UNWRITTEN).all():
+            message = f"{schedule.name}: no core writes the output {name}; write it, or drop it"
+            yield Finding("unwritten-output", message)

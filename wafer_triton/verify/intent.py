@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wafer_triton.errors import ScheduleError, article, shown
 from wafer_triton.schedule.rounds import Cores
-from wafer_triton.verify.specs import AXES, EVERY_CORE, PartitionSpec, Tiles, cuts, cuts_slots, whole_reference
+from wafer_triton.verify.specs import AXES, EVERY_CORE, PartitionSpec, Tiles, cuts, cuts_slots, from_tiles, to_tiles
 
 if TYPE_CHECKING:
     from wafer_triton.algorithms.product import Recipe
@@ -75,7 +75,12 @@ class Intent:
         name, pattern, _ = recipe.output
         kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.reduce_axis}
         intent = cls(given, {name: pattern or kept} if pattern or recipe.reduce_axis else {})
-        if recipe.reference is None:
+        compute, mesh = recipe.reference, recipe.schedule.mesh
+        if compute is None:
             return intent
-        reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)
+
+        def reference(tiles: Tiles) -> Tiles:
+            wholes = (from_tiles(tiles[each], cut) for each, cut in patterns.items())
+            return {name: to_tiles(compute(*wholes), mesh, pattern)}
+
         return replace(intent, reference=reference)

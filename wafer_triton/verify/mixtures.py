@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from wafer_triton.decoder import expert_regions, experts
 from wafer_triton.decoder.block import Block, SubLayer
@@ -31,19 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLOSE = 1e-9  # of the largest logit: experts whose logits differ by less may be chosen the other way round
-
-
-class TokenRouting(NamedTuple):
-    """The experts of all tokens: ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1].
-
-    All are NaN if rounding may decide a choice.
-    """
-
-    expert_ids: Tensor
-    shares: Tensor
-    slots: Tensor
-    ranks: Tensor
-    demand: Tensor
 
 
 def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, block: Block, *args: int) -> Intent:
@@ -81,9 +68,7 @@ def _experts_on_all_cores(
     """Return the results of experts that are cut over all cores."""
     e, h = experts_of(block), rms_norm(block, x, norm)
     expert_ids, shares, close = _choose(e, h @ router)
-    every = [(shares * (expert_ids == number)).sum(-1) for number in range(e.tiles)]
-    f = block.share(e.width, "x")
-    y = sum(share[:, None] * (swiglu(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
+    y = _mixed(h, expert_ids, shares, wgu, wdown, block.share(e.width, "x"))
     return {name: each.masked_fill(close, float("nan")) for name, each in (("x", x + y), ("expert_ids", expert_ids))}
 
 
@@ -92,7 +77,11 @@ def _prefill_routing(
 ) -> Tiles:
     h = rms_norm(block, x, norm)
     routing = _routing(block, h @ router, real)
-    return {"x": _with_shared(block, x, h, routing, shared), "h": h, **routing._asdict()}
+    e, y = experts_of(block), x
+    if e.shared:
+        up, down = shared["wgu.shared"], shared["wdown.shared"]
+        y = x + routing["shares"][:, e.top_k, None] * (swiglu(h @ up, block.share(e.shared_width, "x")) @ down)
+    return {"x": y, "h": h, **routing}
 
 
 def _prefill_pass(
@@ -106,13 +95,12 @@ def _experts_in_regions(
     wgu: Tensor, wdown: Tensor, left_out: int | None = None, **shared: Tensor,
 ) -> Tiles:  # fmt: skip
     """Return the results of as many passes as rows need, or of all but one."""
-    h = rms_norm(block, x, norm)
-    routing = _routing(block, h @ router, real)
-    y = _with_shared(block, x, h, routing, shared)
+    routed = _prefill_routing(block, tokens, past, x, norm, router, real, **shared)
+    y, taken = routed["x"], {name: routed[name] for name in ("h", "shares", "slots", "ranks")}
     for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
         if number != left_out:
-            y = y + _pass_output(block, number, h, *routing[1:4], wgu, wdown)
-    return {"x": y, "expert_ids": routing.expert_ids, "demand": routing.demand}
+            y = y + _pass_output(block, number, **taken, wgu=wgu, wdown=wdown)
+    return {"x": y, "expert_ids": routed["expert_ids"], "demand": routed["demand"]}
 
 
 # --- plain computations ---
@@ -133,47 +121,47 @@ def _choose(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return own.to(logits.dtype), shares, (edges <= CLOSE * values.abs().amax(-1))[:, None]
 
 
-def _routing(block: Block, logits: Tensor, real: Tensor) -> TokenRouting:
-    """Return the routing of tokens whose `real` is above 0; others go nowhere."""
+def _mixed(h: Tensor, numbers: Tensor, shares: Tensor, ups: Tensor, downs: Tensor, width: int) -> Tensor:
+    """Return the sum of experts' outputs for all tokens, each times its share; `numbers` and shares [tokens, k]."""
+    y = h.new_zeros(h.shape)
+    for number, (up, down) in enumerate(zip(ups, downs, strict=True)):
+        y += (shares * (numbers == number)).sum(-1, True) * (swiglu(h @ up, width) @ down)
+    return y
+
+
+def _routing(block: Block, logits: Tensor, real: Tensor) -> Tiles:
+    """Return the routing of tokens whose `real` is above 0; others go nowhere.
+
+    It has ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1], all of them NaN if
+    rounding may decide a choice.
+    """
     e, regions = experts_of(block), regions_of(block)
     expert_ids, shares, close = _choose(e, logits)
-    own = expert_ids[:, : e.top_k]
-    slots, ranks, most = own.new_full(own.shape, -1.0), own.new_zeros(own.shape), 0
-    held, tokens = regions.held(e), len(own) // block.mesh.shape[0]
-    for row in range(block.mesh.shape[0]):
-        queued = [0] * regions.count
-        for token in range(row * tokens, (row + 1) * tokens):
-            for choice, expert in enumerate(map(int, own[token].tolist()) if real[token] > 0 else ()):
-                place, region = divmod(expert, regions.count)
-                slots[token, choice], ranks[token, choice] = region * held + place, queued[region]
-                queued[region] += 1
-        most = max(most, *queued)
-    routing = TokenRouting(expert_ids, shares, slots, ranks, own.new_tensor([most]))
-    return TokenRouting(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
-
-
-def _with_shared(block: Block, x: Tensor, h: Tensor, routing: TokenRouting, shared: Tiles) -> Tensor:
-    """Return x plus the product of the shared expert's output and the token's share of it."""
-    e = experts_of(block)
-    if not e.shared:
-        return x
-    up, down = shared["wgu.shared"], shared["wdown.shared"]
-    return x + routing.shares[:, e.top_k, None] * (swiglu(h @ up, block.share(e.shared_width, "x")) @ down)
+    own, goes = expert_ids[:, : e.top_k], real[:, None] > 0
+    region = own % regions.count
+    slots = (region * regions.held(e) + own // regions.count).where(goes, -1)
+    taken = ((region[..., None] == own.new_tensor(range(regions.count))) & goes[..., None]).to(own.dtype)
+    queued = taken.reshape(block.mesh.shape[0], -1, regions.count).cumsum(1)  # in the order of tokens and choices
+    ranks = ((queued.reshape(taken.shape) - 1) * taken).sum(-1)
+    routing = {
+        "expert_ids": expert_ids,
+        "shares": shares,
+        "slots": slots,
+        "ranks": ranks,
+        "demand": queued.amax()[None],
+    }
+    return {name: each * float("nan") for name, each in routing.items()} if bool(close.any()) else routing
 
 
 def _pass_output(
     block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tensor:
     """Return the experts' outputs times their shares, for the rows of tokens whose ranks pass `number` takes."""
-    regions, held = regions_of(block), regions_of(block).held(experts_of(block))
+    regions = regions_of(block)
     size, first = block.mesh.shape[0] // regions.side, number * regions.capacity
-    # [regions, held, rows, columns], of one region too
-    ups, downs = (weights.reshape(-1, held, *weights.shape[-2:]) for weights in (wgu, wdown))
-    y = h.new_zeros(h.shape)
-    for token, choice in ((slots >= 0) & (ranks >= first) & (ranks < first + regions.capacity)).nonzero().tolist():
-        region, place = divmod(int(slots[token, choice]), held)
-        up, down = ups[region, place], downs[region, place]
-        y[token] += shares[token, choice] * (swiglu(h[token][None] @ up, len(down) // size) @ down)[0]
+    ups, downs = (weights.reshape(-1, *weights.shape[-2:]) for weights in (wgu, wdown))  # [slots, rows, columns]
+    passing = slots.where((ranks >= first) & (ranks < first + regions.capacity), -1)
+    y = _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, downs.shape[1] // size)
     # a routing in which rounding may decide is NaN throughout
     return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
 

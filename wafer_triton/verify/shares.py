@@ -49,8 +49,7 @@ def explanation(
     (name, cell, element), trace = wrong, _Trace(schedule, tiles, wanted)
     trace.run()
     got, want = (
-        _growth(memory.reshape(len(memory), -1, schedule.buffers[name].numel))[:, cell, element]
-        for memory in (trace.machine.memory[name].numpy(), wanted[name].numpy())
+        _growth(memory)[:, cell, element] for memory in (trace.machine.memory[name].numpy(), trace.results(name))
     )
     missing = {*np.flatnonzero(np.isclose(got, 0) & ~np.isclose(want, 0)).tolist()}
     kinds = {
@@ -123,7 +122,7 @@ class _Trace:
             for cell, share in zip(cells.tolist(), shares.T, strict=True):
                 if not np.isnan(share).any() and len(self.sums) and not _is_part(share, self.sums):
                     came = self.arrivals(cell, name, number)
-                    return f"from round {number} on {self.at(name, cell)} cannot become right{came}"
+                    return f"from round {number} on {at(self.schedule, name, cell)} cannot become right{came}"
         return ""
 
     def arrivals(self, cell: int, name: str, number: int) -> str:
@@ -134,7 +133,7 @@ class _Trace:
             senders, receivers = exchange.moves.ends(self.mesh)
             sent = self.schedule.cells(exchange.src, senders)
             # of a whole buffer the first slot is named
-            came += [self.at(exchange.src.buffer, int(cell)) for cell in sent[receivers == core].ravel()[:1]]
+            came += [at(self.schedule, exchange.src.buffer, int(cell)) for cell in sent[receivers == core].ravel()[:1]]
         return f", where {' and '.join(came)} came" if came else ""
 
     def lost(self, missing: set[int], compared: Mapping[str, NDArray[np.bool_]]) -> str:
@@ -148,7 +147,7 @@ class _Trace:
         if not lost:
             return ""
         value = min(lost, key=lambda value: (len(value.tiles), value.written))
-        last = f"last seen in {self.at(value.buffer, value.cell)}, which"
+        last = f"last seen in {at(self.schedule, value.buffer, value.cell)}, which"
         if value.written >= 0:
             return f"{last} round {value.written} writes and nothing reads"
         if value.overwritten is None:
@@ -166,13 +165,15 @@ class _Trace:
             return ""
         number, name, cell = min(places)
         if number < 0:
-            return f"{self.at(name, cell)} is never written"
-        last = f"the first wrong one is {self.at(name, cell)}, last written in round {number}"
+            return f"{at(self.schedule, name, cell)} is never written"
+        last = f"the first wrong one is {at(self.schedule, name, cell)}, last written in round {number}"
         return last + self.arrivals(cell, name, number)
 
-    def at(self, name: str, cell: int) -> str:
-        slot, core = self.schedule.place(name, cell)
-        return f"{slot} of core {core}"
+
+def at(schedule: Schedule, name: str, cell: int) -> str:
+    """Return the words for one of the cells of a buffer."""
+    slot, core = schedule.place(name, cell)
+    return f"{slot} of core {core}"
 
 
 def _growth(memory: Array) -> Array:

@@ -8,9 +8,9 @@ A spec is an einops pattern as in `layout`, such as "(y m) (x k)", or a mapping 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,26 +95,6 @@ def indices(name: str, spec: PartitionSpec, mesh: Mesh, slots: int) -> dict[str,
                 f"number nor an array {list(mesh.shape)}, and of shape {list(np.shape(at))}; numbers are whole, from 0"
             ) from None
     return places
-
-
-def whole_reference(
-    mesh: Mesh, given: Mapping[str, str], results: Mapping[str, str], compute: Callable[..., Any]
-) -> Callable[[Tiles], Tiles]:
-    """Return a reference on tiles, from one on whole tensors.
-
-    `compute` takes the tensors of `given` in order, each put together by its pattern (padding stays). It returns the
-    tensor of the one result, or a tuple of all. The pattern "" stands for tiles that stay tiles.
-    """
-
-    def reference(tiles: Tiles) -> Tiles:
-        computed = compute(*(from_tiles(tiles[name], pattern) for name, pattern in given.items()))
-        wholes = computed if isinstance(computed, tuple) else (computed,)
-        return {
-            name: to_tiles(tensor, mesh, pattern)
-            for (name, pattern), tensor in zip(results.items(), wholes, strict=True)
-        }  # fmt: skip
-
-    return reference
 
 
 def from_tiles(tiles: Tensor, pattern: str) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wafer_triton.schedule.access import acts
+from wafer_triton.schedule.access import numbered_accesses
+from wafer_triton.schedule.rounds import Exchange
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
 
@@ -32,11 +33,10 @@ def tiles_shape(schedule: Schedule, name: str) -> tuple[int, ...]:
 
 def _read_first(schedule: Schedule) -> set[str]:
     """Return outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
-    written: set[str] = set()
-    unwritten: set[str] = set()
-    for round_ in schedule.rounds:
-        for op, reads, writes in acts(round_):
-            ins = [access.slot for access in reads] if op is None else op.ins  # without outputs that are added to
-            unwritten |= {slot.buffer for slot in ins} - written
-            written |= {access.slot.buffer for access in writes}
-    return {name for name in unwritten if name in schedule.buffers and schedule.buffers[name].role == "output"}
+    written, first = set[str](), set[str]()
+    for _, access in numbered_accesses(schedule):
+        if access.writes:
+            written.add(access.slot.buffer)
+        elif isinstance(access.by, Exchange) or access.slot in access.by.ins:  # not an output that is added to
+            first |= {access.slot.buffer} - written
+    return {name for name in first if name in schedule.buffers and schedule.buffers[name].role == "output"}

@@ -25,7 +25,7 @@ from wafer_triton import local
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import letters
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.access import acts
+from wafer_triton.schedule.access import acts, numbered_accesses
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
@@ -111,7 +111,7 @@ def _explanation(
 
     Tiles that an intent draws by its own rule cannot be raised one by one.
     """
-    from wafer_triton.verify.shares import explanation
+    from wafer_triton.verify.shares import at, explanation
 
     copies = {buffer: _copies(schedule, intent, buffer) for buffer in tiles}
     many = sum(int(numbers.max()) + 1 for numbers in copies.values())
@@ -124,8 +124,7 @@ def _explanation(
         for tile in range(int(numbers.max()) + 1):
             cells = np.flatnonzero(numbers == tile)
             flat[1 + len(names), cells] += 1
-            slot, core = schedule.place(buffer, int(cells[0]))
-            names.append(f"{slot} of core {core}")
+            names.append(at(schedule, buffer, int(cells[0])))
         flat[-1] += 2
     wanted = expected_results(schedule, intent, raised, 2 + many)
     place = wrong.buffer, wrong.cell, wrong.element
@@ -260,14 +259,10 @@ def _work(schedule: Schedule) -> float:
 
 
 def _round_work(schedule: Schedule, round_: Round) -> float:
-    mesh, work = schedule.mesh, 0.0
-    for exchange in round_.exchanges:
-        work += len(exchange.moves.ends(mesh)[1]) * 2 * schedule.buffers[exchange.src.buffer].slot_numel(exchange.src)
-    for op in round_.locals:
-        cores = mesh.cores if op.where is None else len(op.where.flat(mesh))
-        moved = sum(schedule.buffers[slot.buffer].slot_numel(slot) for slot in (*op.ins, *op.outs))
-        work += cores * (moved + sum(local.find(op.op).work(**op.params)) / 10)
-    return work
+    tiles = (access for act in acts(round_) for access in (*act.reads, *act.writes))
+    moved = sum(access.cells(schedule).size * schedule.buffers[access.slot.buffer].numel for access in tiles)
+    work = (op.cores(schedule.mesh).size * sum(local.find(op.op).work(**op.params)) for op in round_.locals)
+    return moved + sum(work) / 10
 
 
 def _compared_slots(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
@@ -332,8 +327,10 @@ def _first_mismatch(name: str, got: Tensor, want: Tensor, compared: NDArray[np.b
 
 def _last_write(schedule: Schedule, name: str, cell: int) -> int:
     """Return the last round that writes a cell of a buffer; the last round of all if none does."""
-    for number in reversed(range(len(schedule.rounds))):
-        writes = (access for act in acts(schedule.rounds[number]) for access in act.writes)
-        if any(access.slot.buffer == name and cell in access.cells(schedule) for access in writes):
-            return number
-    return len(schedule.rounds) - 1
+    writes = (
+        (number, access)
+        for number, access in numbered_accesses(schedule)
+        if access.writes and access.slot.buffer == name
+    )
+    written = (number for number, access in writes if cell in access.cells(schedule))
+    return max(written, default=len(schedule.rounds) - 1)
