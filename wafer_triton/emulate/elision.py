@@ -169,11 +169,15 @@ class _Elision:
 
     def after_exchanges(self, name: str, exchanges: list[Exchange]) -> Lies | None:
         """Return where the tiles of buffer `name` lie after all exchanges into it; None if they must be copied."""
-        ends = [(one.dst, one.src, *one.moves.ends(self.memory.mesh)[::-1]) for one in exchanges]
-        if len({src.buffer for _, src, *_ in ends}) > 1 or any(slot.index is None for one in ends for slot in one[:2]):
+        sources = {one.src.buffer for one in exchanges}
+        if len(sources) > 1 or any(slot.index is None for one in exchanges for slot in (one.src, one.dst)):
             return None
-        cells, senders = zip(*((self.cells(dst, to), self.cells(src, of)) for dst, src, to, of in ends), strict=True)
-        return self.after_copy(name, ends[0][1].buffer, np.concatenate(cells), np.concatenate(senders))
+        cells, senders = list[Index](), list[Index]()
+        for one in exchanges:
+            send, recv = one.moves.ends(self.memory.mesh)
+            cells.append(self.cells(one.dst, recv))
+            senders.append(self.cells(one.src, send))
+        return self.after_copy(name, *sources, np.concatenate(cells), np.concatenate(senders))
 
     def after_copy(self, name: str, source: str, cells: Index, senders: Index) -> Lies | None:
         """Return where the tiles of buffer `name` lie after cell cells[i] got that of cell senders[i] of `source`.
