@@ -10,7 +10,7 @@ sums go, and so are the next ones, all in a launch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import LaunchPart, Reduction, Task, TileMap
+from wafer_triton.emulate.parts import LaunchPart, Reduction, Task
+from wafer_triton.kernels._common import Operand
 from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
 from wafer_triton.kernels.tree import MAX_PARTS
-from wafer_triton.schedule.rounds import Index, Moves
+from wafer_triton.schedule.rounds import Cores, Index, Moves
 
 FOLD_READS = 8192  # elements of parts that one program may read for a fold at the head of a launch,
 LAUNCH_FOLD_LOADS = 2**17  # and all warps of the launch, a load each: with twice as many an H100 took 14 us more
@@ -33,32 +34,29 @@ MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only whi
 class Messages(LaunchPart):
     """Messages along `axis` with tiles of `size` elements, in steps that a launch takes one after another.
 
-    A step is moves, where the senders' tiles lie, and where the receivers' do.
+    A step is moves, where the senders' tiles lie, and where the receivers' do. `sources` and `targets` name buffers.
     """
 
     axis: str
     size: int
-    steps: tuple[tuple[tuple[Moves, ...], TileMap, TileMap], ...]
+    steps: tuple[tuple[tuple[Moves, ...], Operand, Operand], ...]
+    sources: frozenset[str]
+    targets: frozenset[str]
 
     def joined(self, launch: list[Messages]) -> list[Messages] | None:
         """Return these messages with those of a launch, which are independent; None if that launch cannot take them.
 
         It can if all that these depend on have their axis and size: on a line tiles go on element by element.
         """
-        sources, targets = self._names()
-        before = []
-        for each in launch:
-            read, written = each._names()
-            if written & (sources | targets) or read & targets:
-                before.append(each)
+        ends = self.sources | self.targets
+        before = [each for each in launch if each.targets & ends or each.sources & self.targets]
         if any((each.axis, each.size) != (self.axis, self.size) for each in before):
             return None
-        chain = sum((each.steps for each in (*before, self)), ())
-        return [*(each for each in launch if each not in before), replace(self, steps=chain)]
-
-    def _names(self) -> tuple[set[str], set[str]]:
-        """Return the names of the buffers that the messages read, and of those that they write."""
-        return {src.slot.buffer for _, src, _ in self.steps}, {dst.slot.buffer for *_, dst in self.steps}
+        chain = self
+        for each in reversed(before):
+            names = each.sources | chain.sources, each.targets | chain.targets
+            chain = Messages(self.axis, self.size, each.steps + chain.steps, *names)
+        return [*(each for each in launch if each not in before), chain]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +71,7 @@ class LocalTask(LaunchPart):
     op: FusedOp
     outs: tuple[str, ...]
     remote_reads: tuple[tuple[str, Index], ...]
-    cores: Index | None
+    cores: Cores | None
     in_place: bool
 
 
@@ -163,9 +161,7 @@ class Group:
         if isinstance(new, Fold):
             self.folds += [new] * (not self.tasks)
             return not self.tasks
-        if (self.folds and isinstance(new, TreeTask)) or not all(
-            _same_cores(one.cores, new.cores) for one in self.tasks[:1]
-        ):
+        if (self.folds and isinstance(new, TreeTask)) or (self.tasks and self.tasks[0].cores != new.cores):
             return False
         written = {name for task in self.tasks for name in task.outs}
         read = {name for task in self.tasks for name, _ in task.remote_reads}
@@ -229,13 +225,14 @@ def _as_sums(product: Task, reduction: Task, copy: Task) -> Sums | None:
         and sum(each.index is not None for each in operands) == len(mapped)
     ):  # fmt: skip
         return None
-    chains = _chains(tree, copy.cores)
+    roots = copy.cores.flat(tree.mesh)
+    chains = _chains(tree, roots)
     if chains is None:
         return None
     order, lengths, turns = chains
     a, b = (order if each.index is None else mapped.pop(0)[order] for each in operands)
     ends = out._replace(offset=0, stride=part.stride), *(each._replace(index=None) for each in operands)
-    rows = (out.offset + copy.cores * out.stride) // part.stride
+    rows = (out.offset + roots * out.stride) // part.stride
     return Sums(product.op._replace(args=ends), (rows, a, b, lengths, turns))
 
 
@@ -257,10 +254,6 @@ def _chains(tree: Reduction, roots: Index) -> tuple[Index, Index, Index] | None:
     first, second = map(from_end, child)
     cores = np.concatenate([second, first, roots[:, None]], axis=1)  # the root adds the sum of its first way first
     return cores[cores >= 0].astype(np.int32), (cores >= 0).sum(1), (second >= 0).sum(1)
-
-
-def _same_cores(a: Index | None, b: Index | None) -> bool:
-    return a is b or (a is not None and b is not None and np.array_equal(a, b))
 
 
 def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:

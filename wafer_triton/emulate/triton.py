@@ -31,7 +31,7 @@ from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, laun
 from wafer_triton.kernels.gemm import chains, in_turn
 from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import EMPTY, Watch
-from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Cores, Exchange, Index, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 MAX_SLOT_BYTES = 2**30  # of all slots of a product's operands, as many rounds as fit
@@ -104,22 +104,25 @@ class TritonExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         """Return the exchanges as `Messages` of each axis, which `fuse_tasks` makes launches."""
-        dst, size = TileMap(exchanges[0].dst), memory.rows(src.slot).shape[1]
+        dst, size = exchanges[0].dst, memory.rows(src.slot).shape[1]
+        ends = self._operand(memory, src), self._operand(memory, TileMap(dst))
+        names = frozenset({src.slot.buffer}), frozenset({dst.buffer})
         moves = {axis: tuple(one.moves for one in exchanges if one.axis == axis) for axis in "xy"}
-        return [Messages(axis, size, ((along, src, dst),)) for axis, along in moves.items() if along]
+        return [Messages(axis, size, ((along, *ends),), *names) for axis, along in moves.items() if along]
 
     def _copies(self, memory: Memory, messages: Messages) -> Copies:
         """Return the operands and tables of messages; equal moves share a row of ends, unless tables are rewritten."""
         rewritten, along_x = memory.tables is not None, messages.axis == "x"
         lines, length = memory.mesh.shape[:: 1 if along_x else -1]
-        operands, places, routes = dict[object, Operand](), list[tuple[int, ...]](), list[Index]()
+        operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
         ends, rows = list[Index](), dict[object, int]()
 
-        def place(tile_map: TileMap) -> tuple[int, int]:
-            x = self._operand(memory, tile_map)
-            key = tile_map.slot.buffer if x.index is None else tile_map
-            operands.setdefault(key, x._replace(offset=0))
-            return list(operands).index(key), x.offset // messages.size
+        def place(x: Operand) -> tuple[int, int]:
+            number = next((at for at, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index), None)
+            if number is None:
+                number = len(operands)
+                operands.append(x._replace(offset=0))
+            return number, x.offset // messages.size
 
         for moves, src, dst in messages.steps:
             ways, route = (*place(src), *place(dst)), None
@@ -145,15 +148,14 @@ class TritonExecutor(Executor):
         put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]
         tables = put(np.array(places)), put(np.stack(routes)), put(all_ends)
         strides = (length, 1) if along_x else (1, lines)
-        return Copies(tuple(operands.values()), *tables, len(places), number, lines, *strides)
+        return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         kernel = table.find(op.op)
-        where = None if op.where is None else op.where.flat(memory.mesh)
         outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
-            return [Launch(op.op, partial(kernel, outs, reads, self._cores(memory, where), **op.params))]
+            return [Launch(op.op, partial(kernel, outs, reads, self._cores(memory, op.where), **op.params))]
         remote = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written, definition = tuple(out.buffer for out in op.outs), local.find(op.op)
         read = {slot.buffer for slot in definition.sources(op.params, op.outs, op.ins)}
@@ -162,7 +164,7 @@ class TritonExecutor(Executor):
             for number, name in enumerate(written)
         )
         fused_op = kernel.fused(outs, reads, **op.params)
-        return [LocalTask(op.op, fused_op, written, tuple(remote), where, in_place)]
+        return [LocalTask(op.op, fused_op, written, tuple(remote), op.where, in_place)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Products):
@@ -359,14 +361,15 @@ class TritonExecutor(Executor):
         rows = memory.row_numbers(tile_map.slot, np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
-    def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
+    def _cores(self, memory: Memory, where: Cores | None = None) -> torch.Tensor:
         """Return a table int32 of cores (None: all) on the device, shuffled if the executor shuffles."""
-        cores = np.arange(memory.mesh.cores) if where is None else where
+        count = memory.mesh.cores
         if where is not None or self._random is not None or memory.tables is not None:
+            cores = np.arange(count) if where is None else where.flat(memory.mesh)
             return self._table(memory, cores[self._order(len(cores))])
-        if len(cores) not in self._core_tables:
-            self._core_tables[len(cores)] = self._table(memory, cores)
-        return self._core_tables[len(cores)]
+        if count not in self._core_tables:
+            self._core_tables[count] = self._table(memory, np.arange(count))
+        return self._core_tables[count]
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)
