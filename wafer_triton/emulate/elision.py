@@ -169,15 +169,15 @@ class _Elision:
 
     def after_exchanges(self, name: str, exchanges: list[Exchange]) -> Lies | None:
         """Return where the tiles of buffer `name` lie after all exchanges into it; None if they must be copied."""
-        sources = {one.src.buffer for one in exchanges}
-        if len(sources) > 1 or any(slot.index is None for one in exchanges for slot in (one.src, one.dst)):
+        source = exchanges[0].src.buffer
+        if any(one.src.buffer != source or one.src.index is None or one.dst.index is None for one in exchanges):
             return None
         cells, senders = list[Index](), list[Index]()
         for one in exchanges:
             send, recv = one.moves.ends(self.memory.mesh)
             cells.append(self.cells(one.dst, recv))
             senders.append(self.cells(one.src, send))
-        return self.after_copy(name, *sources, np.concatenate(cells), np.concatenate(senders))
+        return self.after_copy(name, source, np.concatenate(cells), np.concatenate(senders))
 
     def after_copy(self, name: str, source: str, cells: Index, senders: Index) -> Lies | None:
         """Return where the tiles of buffer `name` lie after cell cells[i] got that of cell senders[i] of `source`.

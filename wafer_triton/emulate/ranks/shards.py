@@ -90,7 +90,8 @@ class Shard:
         """Return the cores of `cores` in this shard; None if it has none."""
         flat = cores.flat(self.partition.mesh)
         number = self.partition.local_number[flat[self.partition.owner[flat] == self.rank]]
-        return Cores.of(*np.divmod(number, self.mesh.shape[1]), paired=True) if number.size else None
+        rows, cols = np.divmod(number, self.mesh.shape[1])
+        return Cores.of(rows, cols, paired=True) if number.size else None
 
     def local(self, op: Local) -> Local | None:
         """Return a local operation on the cores of this shard; None if it runs on none of them."""
