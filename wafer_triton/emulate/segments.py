@@ -35,12 +35,10 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Return the names of scratch buffers that only carry messages of trees; a fused tree leaves them unwritten."""
     mail, others = set[str](), set[str]()
     for step in set(steps.in_order(schedule.rounds.steps)):
-        if isinstance(step, steps.Tree):
-            sums = {part.acc.buffer for part in step.parts}
-            mail |= step.uses.keys() - sums
-            others |= sums
-        else:
-            others |= steps.uses((step,)).keys()
+        uses = steps.uses((step,)).keys()
+        kept = {part.acc.buffer for part in step.parts} if isinstance(step, steps.Tree) else uses
+        mail |= uses - kept
+        others |= kept
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
 
 
