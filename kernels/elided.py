@@ -38,7 +38,9 @@ def _tile_ptr(x, labels, position, label):
 
 
 @triton.jit
-def _elided_kernel(c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, LOOPS: tl.constexpr):
+def _elided_kernel(
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, STEPS: tl.constexpr, LOOPS: tl.constexpr
+):
     first = tl.program_id(0) * LOOPS
     for pid in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
         p, q, begin_m, begin_n = block_position(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
@@ -57,8 +59,8 @@ def _elided_kernel(c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, p
         else:
             label = (p + q) % SIDE
             a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
-            for step in range(SIDE * P.STEPS):
-                start_k = step % P.STEPS * P.BLOCK_K
+            for step in range(SIDE * STEPS):
+                start_k = step % STEPS * P.BLOCK_K
                 mask_k = start_k + offs_k < P.K
                 a_ptrs = a_ptr + offs_m[:, None] * P.K + (start_k + offs_k)[None, :]
                 b_ptrs = b_ptr + (start_k + offs_k)[:, None] * P.N + offs_n[None, :]
@@ -66,7 +68,7 @@ def _elided_kernel(c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, p
                 y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], P.EVEN_B)
                 total = multiply_add(total, x, y, P.MODE)
                 # the addresses of the next step, so that its loads do not have to wait for those of the tables
-                label = (p + q - (step + 1) // P.STEPS + SIDE) % SIDE
+                label = (p + q - (step + 1) // STEPS + SIDE) % SIDE
                 a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
         store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
@@ -93,5 +95,5 @@ def elided(
     loops = -(-programs // MAX_PROGRAMS)
     start(
         _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
-        constants(chosen), LOOPS=loops, **options,
+        constants(chosen), STEPS=chosen["STEPS"], LOOPS=loops, **options,
     )  # fmt: skip

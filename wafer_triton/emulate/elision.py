@@ -240,8 +240,9 @@ class _Elision:
     def settle(self, name: str) -> None:
         """Copy the tiles of `name`, and all that lie in its memory, to their own buffers."""
         names = [name]
-        for buffer in names:  # they grow
-            names += [other for other, lies in self.maps.items() if lies.buffer == buffer and other not in names]
+        for buffer in names:  # they grow, by what was mapped last first
+            others = [other for other, lies in self.maps.items() if lies.buffer == buffer and other not in names]
+            names += reversed(others)
         moves = [(buffer, self.maps.pop(buffer)) for buffer in names if buffer in self.maps]
         moves = [(buffer, lies) for buffer, lies in moves if lies.buffer != buffer or not _ascends(lies.rows)]
         if len(moves) == 1 and moves[0][1].buffer != moves[0][0]:

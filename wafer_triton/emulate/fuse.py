@@ -22,7 +22,7 @@ from wafer_triton.emulate.parts import LaunchPart, Reduction, Task
 from wafer_triton.kernels._common import Operand
 from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
 from wafer_triton.kernels.tree import MAX_PARTS
-from wafer_triton.schedule.rounds import Cores, Index, Moves
+from wafer_triton.schedule.rounds import Index, Moves
 
 FOLD_READS = 8192  # elements of parts that one program may read for a fold at the head of a launch,
 LAUNCH_FOLD_LOADS = 2**17  # and all warps of the launch, a load each: with twice as many an H100 took 14 us more
@@ -71,7 +71,7 @@ class LocalTask(LaunchPart):
     op: FusedOp
     outs: tuple[str, ...]
     remote_reads: tuple[tuple[str, Index], ...]
-    cores: Cores | None
+    cores: Index | None
     in_place: bool
 
 
@@ -161,7 +161,9 @@ class Group:
         if isinstance(new, Fold):
             self.folds += [new] * (not self.tasks)
             return not self.tasks
-        if (self.folds and isinstance(new, TreeTask)) or (self.tasks and self.tasks[0].cores != new.cores):
+        if (self.folds and isinstance(new, TreeTask)) or (
+            self.tasks and not np.array_equal(self.tasks[0].cores, new.cores)
+        ):
             return False
         written = {name for task in self.tasks for name in task.outs}
         read = {name for task in self.tasks for name, _ in task.remote_reads}
@@ -225,14 +227,13 @@ def _as_sums(product: Task, reduction: Task, copy: Task) -> Sums | None:
         and sum(each.index is not None for each in operands) == len(mapped)
     ):  # fmt: skip
         return None
-    roots = copy.cores.flat(tree.mesh)
-    chains = _chains(tree, roots)
+    chains = _chains(tree, copy.cores)
     if chains is None:
         return None
     order, lengths, turns = chains
     a, b = (order if each.index is None else mapped.pop(0)[order] for each in operands)
     ends = out._replace(offset=0, stride=part.stride), *(each._replace(index=None) for each in operands)
-    rows = (out.offset + roots * out.stride) // part.stride
+    rows = (out.offset + copy.cores * out.stride) // part.stride
     return Sums(product.op._replace(args=ends), (rows, a, b, lengths, turns))
 
 
@@ -259,7 +260,12 @@ def _chains(tree: Reduction, roots: Index) -> tuple[Index, Index, Index] | None:
 def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     """Return the folds at the head of a launch, which every program repeats, and the launch's grid (None: as usual)."""
     ops = [task.op for task in group.tasks]
-    folds = [fold for fold in group.folds if _reads_own_sums(fold, group)]
+    remote_reads = [read for task in group.tasks for read in task.remote_reads]
+    folds = [
+        fold
+        for fold in group.folds  # of which every core reads the sum of its own tree only
+        if all((fold.tree_of[home] == fold.tree_of).all() for name, home in remote_reads if name == fold.tree.sums)
+    ]
     folds = [fold for fold in folds if np.array_equal(fold.tree_of, folds[0].tree_of)]
     if not ops or not folds or group.tasks[0].cores is not None:
         return [], None
@@ -275,12 +281,6 @@ def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
         and mesh.cores // together * length * -(-fold.size // 32) <= LAUNCH_FOLD_LOADS
     ]
     return repeated, Grid(together) if repeated else None
-
-
-def _reads_own_sums(fold: Fold, group: Group) -> bool:
-    """Return whether every core reads the sum of its own tree only."""
-    remote_reads = [home for task in group.tasks for name, home in task.remote_reads if name == fold.tree.sums]
-    return all((fold.tree_of[home] == fold.tree_of).all() for home in remote_reads)
 
 
 def as_fold(tree: Reduction, size: int) -> Fold | None:

@@ -31,7 +31,7 @@ from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, laun
 from wafer_triton.kernels.gemm import chains, in_turn
 from wafer_triton.kernels.tree import Receivers, TreeTables, fold, reduce_tree
 from wafer_triton.kernels.waiting import EMPTY, Watch
-from wafer_triton.schedule.rounds import HIDDEN, Buffer, Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 MAX_SLOT_BYTES = 2**30  # of all slots of a product's operands, as many rounds as fit
@@ -151,11 +151,11 @@ class TritonExecutor(Executor):
         return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
-        kernel = table.find(op.op)
+        kernel, where = table.find(op.op), None if op.where is None else op.cores(memory.mesh)
         outs = tuple(self._operand(memory, out) for out in op.outs)
         reads = tuple(self._operand(memory, each.slot, each.base) for each in ins)
         if not isinstance(kernel, LocalKernel):
-            return [Launch(op.op, partial(kernel, outs, reads, self._cores(memory, op.where), **op.params))]
+            return [Launch(op.op, partial(kernel, outs, reads, self._cores(memory, where), **op.params))]
         remote = [(each.slot.buffer, each.base) for each in ins if each.base is not None]
         written, definition = tuple(out.buffer for out in op.outs), local.find(op.op)
         read = {slot.buffer for slot in definition.sources(op.params, op.outs, op.ins)}
@@ -164,7 +164,7 @@ class TritonExecutor(Executor):
             for number, name in enumerate(written)
         )
         fused_op = kernel.fused(outs, reads, **op.params)
-        return [LocalTask(op.op, fused_op, written, tuple(remote), op.where, in_place)]
+        return [LocalTask(op.op, fused_op, written, tuple(remote), where, in_place)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Products):
@@ -346,11 +346,11 @@ class TritonExecutor(Executor):
         rows = memory.row_numbers(slot, np.arange(memory.mesh.cores)) if base is None else base
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
-    def _cores(self, memory: Memory, where: Cores | None = None) -> torch.Tensor:
+    def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
         """Return a table int32 of cores (None: all) on the device, shuffled if the executor shuffles."""
         count = memory.mesh.cores
         if where is not None or self._random is not None or memory.tables is not None:
-            cores = np.arange(count) if where is None else where.flat(memory.mesh)
+            cores = np.arange(count) if where is None else where
             return self._table(memory, cores[self._order(len(cores))])
         if count not in self._core_tables:
             self._core_tables[count] = self._table(memory, np.arange(count))
