@@ -74,6 +74,12 @@ class LocalTask(LaunchPart):
     cores: Index | None
     in_place: bool
 
+    def shares_cores(self, other: LocalTask | TreeTask) -> bool:
+        """Return whether another task runs on the same cores."""
+        if self.cores is None or other.cores is None:
+            return self.cores is other.cores
+        return np.array_equal(self.cores, other.cores)
+
 
 @dataclass(frozen=True, eq=False)
 class TreeTask(LaunchPart):
@@ -161,9 +167,7 @@ class Group:
         if isinstance(new, Fold):
             self.folds += [new] * (not self.tasks)
             return not self.tasks
-        if (self.folds and isinstance(new, TreeTask)) or (
-            self.tasks and not np.array_equal(self.tasks[0].cores, new.cores)
-        ):
+        if (self.folds and isinstance(new, TreeTask)) or (self.tasks and not self.tasks[0].shares_cores(new)):
             return False
         written = {name for task in self.tasks for name in task.outs}
         read = {name for task in self.tasks for name, _ in task.remote_reads}
