@@ -85,6 +85,18 @@ def store(ptrs, value, mask):
 
 
 @triton.jit
+def read(x, core, offs, mask):
+    """Return elements `offs` of the core's tile of operand x as fp32, zero where masked off."""
+    return load(tile_ptr(x, core) + offs, mask)
+
+
+@triton.jit
+def write(x, core, offs, value, mask):
+    """Round fp32 values to the dtype of operand x and store them as elements `offs` of the core's tile."""
+    store(tile_ptr(x, core) + offs, value, mask)
+
+
+@triton.jit
 def rounded(value, dtype: tl.constexpr):
     """Return fp32 values rounded to dtype, to nearest even; the interpreter truncates to bf16, so bits are computed."""
     if INTERPRET and dtype == tl.bfloat16:

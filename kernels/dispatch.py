@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, store, tile_ptr
+from wafer_triton.kernels._common import block, load, read, store, tile_ptr, write
 from wafer_triton.kernels.fused import each, local_kernel
 
 
@@ -38,7 +38,7 @@ def dispatch(args, core, P):
         # [BLOCK] of [REGIONS, CAPACITY, N + 1]
         offs = start + tl.arange(0, P.BLOCK)
         mask = offs < P.REGIONS * P.CAPACITY * (P.N + 1)
-        store(tile_ptr(out, core) + offs, tl.zeros([P.BLOCK], tl.float32), mask)
+        write(out, core, offs, tl.zeros([P.BLOCK], tl.float32), mask)
     tl.debug_barrier()
     for token in range(P.M):
         for choice in range(P.K):
@@ -62,9 +62,9 @@ def permute(args, core, offs, mask, P):
     column, row = offs // P.N % P.SOURCES, offs // (P.N * P.SOURCES)
     came = (row // P.CAPACITY * P.SOURCES + column) * P.CAPACITY + row % P.CAPACITY
     came_ptr = tile_ptr(arrived, core) + came * (P.N + 1)
-    store(tile_ptr(a, core) + offs, load(came_ptr + offs % P.N, mask), mask)
+    write(a, core, offs, load(came_ptr + offs % P.N, mask), mask)
     first = mask & (offs % (P.SOURCES * P.N) == 0)
-    store(tile_ptr(ids, core) + row, load(came_ptr + P.N, first), first)
+    write(ids, core, row, load(came_ptr + P.N, first), first)
 
 
 @each(lambda sources, capacity, n: sources * sources * capacity * n)
@@ -74,7 +74,7 @@ def unpermute(args, core, offs, mask, P):
     # [BLOCK] of [SOURCES, SOURCES, CAPACITY, N]
     to, row = offs // (P.CAPACITY * P.N), offs // P.N % P.CAPACITY
     lies = (to // P.SOURCES * P.CAPACITY + row) * P.SOURCES + to % P.SOURCES
-    store(tile_ptr(out, core) + offs, load(tile_ptr(y, core) + lies * P.N + offs % P.N, mask), mask)
+    write(out, core, offs, load(tile_ptr(y, core) + lies * P.N + offs % P.N, mask), mask)
 
 
 @each(lambda m, n, **_: m * n)
@@ -90,7 +90,7 @@ def combine(args, core, offs, mask, P):
         row_ptr = tile_ptr(back, core) + (slot // P.HELD * P.CAPACITY + rank) * P.N
         share = load(tile_ptr(shares, core) + token * P.PER_TOKEN + choice, mask)
         total += load(row_ptr + offs % P.N, came) * share
-    store(tile_ptr(y, core) + offs, total, mask)
+    write(y, core, offs, total, mask)
 
 
 @each(lambda m, n, **_: m * n)
@@ -98,4 +98,4 @@ def combine(args, core, offs, mask, P):
 def scale_rows(args, core, offs, mask, P):
     out, a, shares = args
     share = load(tile_ptr(shares, core) + offs // P.N * P.PER_TOKEN + P.COLUMN, mask)
-    store(tile_ptr(out, core) + offs, load(tile_ptr(a, core) + offs, mask) * share, mask)
+    write(out, core, offs, read(a, core, offs, mask) * share, mask)

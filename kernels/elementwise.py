@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.errors import ScheduleError
-from wafer_triton.kernels._common import Operand, load, store, tile_ptr
+from wafer_triton.kernels._common import Operand, load, read, store, tile_ptr, write
 from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, _each, each, flat, make_op
 
 
@@ -37,14 +37,14 @@ def same_value(a):
 
 @triton.jit
 def _elementwise(args, core, offs, mask, P):
-    x = load(tile_ptr(args[1], core) + offs, mask)
+    x = read(args[1], core, offs, mask)
     if P.INPUTS == 1:
         y = P.FN(x)
     elif P.INPUTS == 2:
-        y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask))
+        y = P.FN(x, read(args[2], core, offs, mask))
     else:
-        y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask), load(tile_ptr(args[3], core) + offs, mask))
-    store(tile_ptr(args[0], core) + offs, y, mask)
+        y = P.FN(x, read(args[2], core, offs, mask), read(args[3], core, offs, mask))
+    write(args[0], core, offs, y, mask)
 
 
 def elementwise(fn: triton.KernelInterface) -> LocalKernel:
@@ -71,9 +71,9 @@ KERNELS |= {"copy": elementwise(same_value)} | {name: elementwise(fn) for name, 
 @triton.jit
 def clip(args, core, offs, mask, P):
     out, a = args
-    value = load(tile_ptr(a, core) + offs, mask)
+    value = read(a, core, offs, mask)
     low = tl.minimum(value, P.LIMIT * 1.0, propagate_nan=tl.PropagateNan.ALL)
-    store(tile_ptr(out, core) + offs, tl.maximum(low, -P.LIMIT * 1.0, propagate_nan=tl.PropagateNan.ALL), mask)
+    write(out, core, offs, tl.maximum(low, -P.LIMIT * 1.0, propagate_nan=tl.PropagateNan.ALL), mask)
 
 
 @each(lambda m, n: m * n)
@@ -82,7 +82,7 @@ def silu_mul(args, core, offs, mask, P):
     out, gate_up = args
     gate_ptr = tile_ptr(gate_up, core) + offs + offs // P.N * P.N
     gate, up = load(gate_ptr, mask), load(gate_ptr + P.N, mask)
-    store(tile_ptr(out, core) + offs, gate * tl.sigmoid(gate) * up, mask)
+    write(out, core, offs, gate * tl.sigmoid(gate) * up, mask)
 
 
 @each(lambda rows, cols, size: rows * cols * size)
@@ -91,17 +91,17 @@ def swap(args, core, offs, mask, P):
     out, a = args
     row, col = offs // P.SIZE % P.ROWS, offs // (P.SIZE * P.ROWS)
     value = load(tile_ptr(a, core) + (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
-    store(tile_ptr(out, core) + offs, value, mask)
+    write(out, core, offs, value, mask)
 
 
 @each(lambda m, d, v, add: m * d)
 @triton.jit
 def lookup(args, core, offs, mask, P):
     out, table, ids, first = args
-    number = load(tile_ptr(ids, core) + offs // P.D, mask) - load(tile_ptr(first, core) + offs * 0, mask)
+    number = read(ids, core, offs // P.D, mask) - read(first, core, offs * 0, mask)
     inside = (number >= 0) & (number < P.V)
     value = load(tile_ptr(table, core) + offs % P.D * P.V + number.to(tl.int32), mask & inside)
-    store(tile_ptr(out, core) + offs, value, mask & inside if P.ADD else mask)
+    write(out, core, offs, value, mask & inside if P.ADD else mask)
 
 
 @each(lambda m, heads, kv_heads, n: m * (heads + 2 * kv_heads) * (n // 2), most=512)

@@ -41,8 +41,6 @@ def _tile_ptr(x, labels, position, label):
 def _elided_kernel(
     c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, STEPS: tl.constexpr, LOOPS: tl.constexpr
 ):
-    EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
-    EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
     first = tl.program_id(0) * LOOPS
     for pid in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
         p, q, begin_m, begin_n = block_position(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
@@ -66,8 +64,8 @@ def _elided_kernel(
                 mask_k = start_k + offs_k < P.K
                 a_ptrs = a_ptr + offs_m[:, None] * P.K + (start_k + offs_k)[None, :]
                 b_ptrs = b_ptr + (start_k + offs_k)[:, None] * P.N + offs_n[None, :]
-                x = load_block(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], EVEN_A)
-                y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], EVEN_B)
+                x = load_block(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], P.EVEN_A)
+                y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], P.EVEN_B)
                 total = multiply_add(total, x, y, P.MODE)
                 # the addresses of the next step, so that its loads do not have to wait for those of the tables
                 label = (p + q - (step + 1) // STEPS + SIDE) % SIDE
@@ -97,5 +95,5 @@ def elided(
     loops = -(-programs // MAX_PROGRAMS)
     start(
         _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
-        constants(chosen), STEPS=-(-chosen["K"] // chosen["BLOCK_K"]), LOOPS=loops, **options,
+        constants(chosen), STEPS=chosen["STEPS"], LOOPS=loops, **options,
     )  # fmt: skip

@@ -63,16 +63,12 @@ def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
 
     The one loop is over rounds and blocks of k, so that loads are pipelined over the tiles' ends.
     """
-    # blocks that divide the tile need no masks
-    EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
-    EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
-    STEPS: tl.constexpr = (P.K + P.BLOCK_K - 1) // P.BLOCK_K
     offs_m, offs_n = tl.arange(0, P.BLOCK_M) + start_m, tl.arange(0, P.BLOCK_N) + start_n
-    for step in range(P.ROUNDS * STEPS):
+    for step in range(P.ROUNDS * P.STEPS):
         slot, start_k = 0, step * P.BLOCK_K
         if P.ROUNDS > 1:
-            slot = step // STEPS
-            start_k -= slot * STEPS * P.BLOCK_K
+            slot = step // P.STEPS
+            start_k -= slot * P.STEPS * P.BLOCK_K
         offs_k = start_k + tl.arange(0, P.BLOCK_K)
         # [BLOCK_M, BLOCK_K]
         offs_a = offs_m[:, None] * P.A_ROW + offs_k[None, :] * P.A_K
@@ -80,8 +76,8 @@ def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
         # [BLOCK_K, BLOCK_N]
         offs_b = offs_k[:, None] * P.B_K + offs_n[None, :] * P.B_COL
         mask_b = (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :]
-        a = load_block(a_ptr + slot * (P.HEADS * P.M * P.K) + offs_a, mask_a, EVEN_A)
-        b = load_block(b_ptr + slot * (P.K * P.KV_HEADS * P.N) + offs_b, mask_b, EVEN_B)
+        a = load_block(a_ptr + slot * (P.HEADS * P.M * P.K) + offs_a, mask_a, P.EVEN_A)
+        b = load_block(b_ptr + slot * (P.K * P.KV_HEADS * P.N) + offs_b, mask_b, P.EVEN_B)
         total = multiply_add(total, a, b, P.MODE)
     return total
 
@@ -296,7 +292,9 @@ def plan(
     sizes = {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "ADD": add,
         "MODE": mode, "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll, "CORES": 1,
-        "ROUNDS": rounds,
+        "ROUNDS": rounds, "STEPS": -(-k // blocks[1]),
+        # blocks that divide the tile need no masks
+        "EVEN_A": m % blocks[0] == 0 == k % blocks[1], "EVEN_B": n % blocks[2] == 0 == k % blocks[1],
     }  # fmt: skip
     steps = {  # in elements from one head, row or k of a to the next, head, k or column of b, head or row of c
         "": (m * k, k, 1, n, kv_heads * n, 1, n, heads * n),  # a [heads, m, k], b [k, kv_heads, n], c [m, heads, n]
@@ -304,28 +302,25 @@ def plan(
         "b": (k, heads * k, 1, k, 1, kv_heads * k, m * n, n),  # a [m, heads, k], b [n, kv_heads, k], c [heads, m, n]
     }[transposed]
     sizes |= zip(("A_HEAD", "A_ROW", "A_K", "B_HEAD", "B_K", "B_COL", "C_HEAD", "C_ROW"), steps, strict=True)
-    # the definition rounds the fp32 product, which a fused multiply-add would not
-    fused = mode != "fp16"
     return sizes, {
         "num_warps": max(1, num_warps),
         "num_stages": 1 if wide else 2 if rounds == 1 else 3,
-        "enable_fp_fusion": fused,
+        "enable_fp_fusion": mode != "fp16",  # the definition rounds the fp32 product, which a fused one would not
     }
 
 
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     chosen, options = plan(*ins, **params)
-    few = chosen["MODE"] == "rows"
-    # blocks of 64 rows use other instructions with four warps, which add in another order
-    warp_dependent = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
-    together = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
-    elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if together else 0
-    facts = {"warp_dependent": warp_dependent, "no_fma": not options["enable_fp_fusion"], "elements": elements}
-    facts["num_stages"] = options["num_stages"]
-    op = FusedOp(_gemm, (*outs, *ins), constants(chosen | {"TIMES": 1}), options["num_warps"], **facts)
+    few, heads, m, block_n = chosen["MODE"] == "rows", chosen["HEADS"], chosen["M"], chosen["BLOCK_N"]
+    op = FusedOp(
+        _gemm, (*outs, *ins), constants(chosen | {"TIMES": 1}), options["num_warps"],
+        # blocks of 64 rows use other instructions with four warps, which add in another order
+        warp_dependent=chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64,
+        no_fma=not options["enable_fp_fusion"], num_stages=options["num_stages"],
+        elements=chosen["BLOCK_M"] * chosen["BLOCK_K"] * block_n if few and 1 in (heads, m) else 0,
+    )  # fmt: skip
     # for one vector a block may be twice as wide
-    whole = few and chosen["HEADS"] == chosen["M"] == 1 and chosen["N"] > chosen["BLOCK_N"]
-    return op.with_sizes(BLOCK_N=2 * chosen["BLOCK_N"]) if whole else op
+    return op.with_sizes(BLOCK_N=2 * block_n) if few and heads == m == 1 and chosen["N"] > block_n else op
 
 
 KERNELS |= {"gemm": LocalKernel(_fused)}

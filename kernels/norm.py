@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, store, sum_by_halves, tile_ptr
+from wafer_triton.kernels._common import block, load, read, sum_by_halves, tile_ptr, write
 from wafer_triton.kernels.fused import each, local_kernel
 
 
@@ -32,7 +32,7 @@ def _sum(s, a_ptr, b_ptr, core, P):
             products = tl.fma(load(a_ptr + offs, mask), load(b_ptr + offs, mask), products)
         total = sum_by_halves(products, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
         total = tl.reshape(total, [1, P.CORES, P.BLOCK_M, 1])
-        store(tile_ptr(s, core) + offs_m[:, None], total, (offs_m < P.M)[:, None])
+        write(s, core, offs_m[:, None], total, (offs_m < P.M)[:, None])
 
 
 @local_kernel(_rows)
@@ -54,10 +54,10 @@ def sum_products(args, core, P):
 def rms_dx(args, core, offs, mask, P):
     dx, dy, x, weight, squares, products = args
     row = offs // P.N
-    scale = tl.rsqrt(load(tile_ptr(squares, core) + row, mask) / P.WIDTH + P.EPS)
-    along = load(tile_ptr(dy, core) + offs, mask) * load(tile_ptr(weight, core) + offs % P.N, mask) * scale
-    share = load(tile_ptr(products, core) + row, mask) / P.WIDTH * scale * scale
-    store(tile_ptr(dx, core) + offs, along - load(tile_ptr(x, core) + offs, mask) * share, mask)
+    scale = tl.rsqrt(read(squares, core, row, mask) / P.WIDTH + P.EPS)
+    along = read(dy, core, offs, mask) * read(weight, core, offs % P.N, mask) * scale
+    share = read(products, core, row, mask) / P.WIDTH * scale * scale
+    write(dx, core, offs, along - read(x, core, offs, mask) * share, mask)
 
 
 @each(lambda n, **_: n)
@@ -69,8 +69,8 @@ def rms_dw(args, core, offs, mask, P):
         square = load(tile_ptr(squares, core) + row + offs * 0, mask)
         scale = tl.where(square == 0, 0.0, tl.rsqrt(square / P.WIDTH + P.EPS))  # rows of padding, for eps = 0
         at = row * P.N + offs
-        total += load(tile_ptr(dy, core) + at, mask) * (load(tile_ptr(x, core) + at, mask) * scale)
-    store(tile_ptr(dw, core) + offs, total, mask)
+        total += read(dy, core, at, mask) * (read(x, core, at, mask) * scale)
+    write(dw, core, offs, total, mask)
 
 
 @each(lambda m, groups, n, **_: m * groups * n)
@@ -80,13 +80,13 @@ def rms_scale(args, core, offs, mask, P):
     # [BLOCK] of [M, GROUPS, N]
     offs_w = offs % (P.GROUPS * P.N)
     scaled = mask & (offs_w < (P.GROUPS - P.KEPT) * P.N)
-    value = load(tile_ptr(x, core) + offs, mask)
+    value = read(x, core, offs, mask)
     offs_s = offs // P.N
     if P.FIRST > 0:
         offs_s = offs // (P.GROUPS * P.N) * 2 + (offs_w >= P.FIRST * P.N)
-    scale = tl.rsqrt(load(tile_ptr(s, core) + offs_s, scaled) / P.WIDTH + P.EPS)
-    normed = value * scale * load(tile_ptr(weight, core) + offs_w, scaled)
-    store(tile_ptr(out, core) + offs, tl.where(scaled, normed, value), mask)
+    scale = tl.rsqrt(read(s, core, offs_s, scaled) / P.WIDTH + P.EPS)
+    normed = value * scale * read(weight, core, offs_w, scaled)
+    write(out, core, offs, tl.where(scaled, normed, value), mask)
 
 
 @local_kernel(lambda ins, n, heads, **_: {"BLOCK": block(heads * n, 1024)})

@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, store, sum_by_halves, tile_ptr
+from wafer_triton.kernels._common import block, load, read, store, sum_by_halves, tile_ptr, write
 from wafer_triton.kernels.fused import each, local_kernel
 
 
@@ -47,7 +47,7 @@ def row_max(args, core, P):
             nans += tl.sum(nan.to(tl.int32), axis=-1, keep_dims=True)
             highest = tl.maximum(highest, tl.max(tl.where(nan, float("-inf"), score), axis=-1, keep_dims=True))
         highest = tl.where(nans > 0, float("nan"), highest)
-        store(tile_ptr(top, core) + offs_row[:, None], highest, mask_row[:, None])
+        write(top, core, offs_row[:, None], highest, mask_row[:, None])
 
 
 @local_kernel(_rows)
@@ -58,7 +58,7 @@ def exp_sum(args, core, P):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
-        highest = load(tile_ptr(top, core) + offs_row[:, None], mask_row[:, None])
+        highest = read(top, core, offs_row[:, None], mask_row[:, None])
         highest = tl.maximum(highest, -3e38, propagate_nan=tl.PropagateNan.ALL)
         total = tl.zeros([1, P.CORES, P.BLOCK_M, 1], tl.float32)
         for start_n in range(0, P.N, P.BLOCK_N):
@@ -68,15 +68,15 @@ def exp_sum(args, core, P):
             store(tile_ptr(p, core) + offs_row[:, None] * P.N + offs_n[None, :], e, mask)
             over_n = sum_by_halves(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
             total += tl.reshape(over_n, [1, P.CORES, P.BLOCK_M, 1])
-        store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
+        write(z, core, offs_row[:, None], total, mask_row[:, None])
 
 
 @each(lambda m, n, **_: m * n)
 @triton.jit
 def softmax_dx(args, core, offs, mask, P):
     dx, y, dy, products = args
-    around = load(tile_ptr(dy, core) + offs, mask) - load(tile_ptr(products, core) + offs // P.N, mask)
-    store(tile_ptr(dx, core) + offs, load(tile_ptr(y, core) + offs, mask) * around * P.SCALE, mask)
+    around = read(dy, core, offs, mask) - read(products, core, offs // P.N, mask)
+    write(dx, core, offs, read(y, core, offs, mask) * around * P.SCALE, mask)
 
 
 @each(lambda heads, m, n: heads * m * n)
@@ -86,5 +86,5 @@ def normalize(args, core, offs, mask, P):
     # [BLOCK] of [M, HEADS, N]
     row = offs // P.N % P.HEADS * P.M + offs // (P.N * P.HEADS)
     # masked elements have no sum to divide by
-    total = tl.where(mask, load(tile_ptr(z, core) + row, mask), 1.0)
-    store(tile_ptr(out, core) + offs, tl.div_rn(load(tile_ptr(o, core) + offs, mask), total), mask)
+    total = tl.where(mask, read(z, core, row, mask), 1.0)
+    write(out, core, offs, tl.div_rn(read(o, core, offs, mask), total), mask)

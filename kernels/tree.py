@@ -21,7 +21,7 @@ from torch import Tensor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import fused
-from wafer_triton.kernels._common import Operand, block, constants, load, rounded, start, store, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, constants, load, rounded, start, store, tile_ptr, warps, write
 from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
 from wafer_triton.kernels.waiting import EMPTY, Alarm, receive, send
@@ -203,7 +203,7 @@ def _columns(args, tree, begin, end, P):
         values += (tl.load(parts_ptr + P.PARTS[number] + offs, mask=mask, other=0.0).to(tl.float32),)
     for number in tl.static_range(P.NUMBER - 1):
         values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
-    store(tile_ptr(total, tl.load(roots_ptr + tree)) + offs, values[2 * P.NUMBER - 2], mask)
+    write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
 
 
 @triton.jit

@@ -216,7 +216,7 @@ def choose_blocks(
     for block_n in (256, 128):
         group = max(1, 128 // m), max(1, block_n // n)
         whole = all(
-            (one > 1 and one * size == block and side % one == 0) or (one == 1 and size % block == 0)
+            one * size % block == 0 == side % one
             for one, size, block in zip(group, (m, n), (128, block_n), strict=True)
         )
         if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:

@@ -4,6 +4,7 @@ So programs may run in any order and at the same time, and within one the barrie
 """
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import exchange as kernel
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Rounds
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +119,17 @@ def test_windows_have_the_bits_of_the_rounds_one_by_one(schedule, monkeypatch):
         assert {name: same_bits(got.memory[name], want.memory[name]) for name in schedule.buffers} == exact, fits
         said = sum("compute-shift" in call.what for call in got.calls)
         assert said == -(-count // min(fits, count or 1)), fits
+
+
+def test_products_of_the_same_buffers_have_windows_of_their_own(monkeypatch):
+    """Windows of 2 rounds, then of 3: neither's slots pass for the other's."""
+    once = product(4, (5, 7, 6), add=True)
+    (ring,) = once.rounds.steps
+    schedule = replace(once, rounds=Rounds((ring, replace(ring, count=3))))
+    tiles = schedule.mesh.cores * sum(schedule.buffers[name].bytes for name in "ab")
+    monkeypatch.setattr(executor, "MAX_SLOT_BYTES", 3 * tiles)
+    got, want = ran(schedule), ran(schedule, windows=False)
+    assert all(same_bits(got.memory[name], want.memory[name]) for name in schedule.buffers)
 
 
 @pytest.mark.parametrize("fits", [2, 64])

@@ -169,11 +169,15 @@ class _Elision:
 
     def after_exchanges(self, name: str, exchanges: list[Exchange]) -> Lies | None:
         """Return where the tiles of buffer `name` lie after all exchanges into it; None if they must be copied."""
-        ends = [(one.dst, one.src, *one.moves.ends(self.memory.mesh)[::-1]) for one in exchanges]
-        if len({src.buffer for _, src, *_ in ends}) > 1 or any(slot.index is None for one in ends for slot in one[:2]):
+        source = exchanges[0].src.buffer
+        if any(one.src.buffer != source or one.src.index is None or one.dst.index is None for one in exchanges):
             return None
-        cells, senders = zip(*((self.cells(dst, to), self.cells(src, of)) for dst, src, to, of in ends), strict=True)
-        return self.after_copy(name, ends[0][1].buffer, np.concatenate(cells), np.concatenate(senders))
+        cells, senders = list[Index](), list[Index]()
+        for one in exchanges:
+            send, recv = one.moves.ends(self.memory.mesh)
+            cells.append(self.cells(one.dst, recv))
+            senders.append(self.cells(one.src, send))
+        return self.after_copy(name, source, np.concatenate(cells), np.concatenate(senders))
 
     def after_copy(self, name: str, source: str, cells: Index, senders: Index) -> Lies | None:
         """Return where the tiles of buffer `name` lie after cell cells[i] got that of cell senders[i] of `source`.
@@ -236,8 +240,9 @@ class _Elision:
     def settle(self, name: str) -> None:
         """Copy the tiles of `name`, and all that lie in its memory, to their own buffers."""
         names = [name]
-        for buffer in names:  # they grow
-            names += [other for other, lies in self.maps.items() if lies.buffer == buffer and other not in names]
+        for buffer in names:  # they grow, by what was mapped last first
+            others = [other for other, lies in self.maps.items() if lies.buffer == buffer and other not in names]
+            names += reversed(others)
         moves = [(buffer, self.maps.pop(buffer)) for buffer in names if buffer in self.maps]
         moves = [(buffer, lies) for buffer, lies in moves if lies.buffer != buffer or not _ascends(lies.rows)]
         if len(moves) == 1 and moves[0][1].buffer != moves[0][0]:

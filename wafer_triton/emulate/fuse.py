@@ -10,7 +10,7 @@ sums go, and so are the next ones, all in a launch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import LaunchPart, Reduction, Task, TileMap
+from wafer_triton.emulate.parts import LaunchPart, Reduction, Task
+from wafer_triton.kernels._common import Operand
 from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
 from wafer_triton.kernels.tree import MAX_PARTS
 from wafer_triton.schedule.rounds import Index, Moves
@@ -33,32 +34,29 @@ MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only whi
 class Messages(LaunchPart):
     """Messages along `axis` with tiles of `size` elements, in steps that a launch takes one after another.
 
-    A step is moves, where the senders' tiles lie, and where the receivers' do.
+    A step is moves, where the senders' tiles lie, and where the receivers' do. `sources` and `targets` name buffers.
     """
 
     axis: str
     size: int
-    steps: tuple[tuple[tuple[Moves, ...], TileMap, TileMap], ...]
+    steps: tuple[tuple[tuple[Moves, ...], Operand, Operand], ...]
+    sources: frozenset[str]
+    targets: frozenset[str]
 
     def joined(self, launch: list[Messages]) -> list[Messages] | None:
         """Return these messages with those of a launch, which are independent; None if that launch cannot take them.
 
         It can if all that these depend on have their axis and size: on a line tiles go on element by element.
         """
-        sources, targets = self._names()
-        before = []
-        for each in launch:
-            read, written = each._names()
-            if written & (sources | targets) or read & targets:
-                before.append(each)
+        ends = self.sources | self.targets
+        before = [each for each in launch if each.targets & ends or each.sources & self.targets]
         if any((each.axis, each.size) != (self.axis, self.size) for each in before):
             return None
-        chain = sum((each.steps for each in (*before, self)), ())
-        return [*(each for each in launch if each not in before), replace(self, steps=chain)]
-
-    def _names(self) -> tuple[set[str], set[str]]:
-        """Return the names of the buffers that the messages read, and of those that they write."""
-        return {src.slot.buffer for _, src, _ in self.steps}, {dst.slot.buffer for *_, dst in self.steps}
+        chain = self
+        for each in reversed(before):
+            names = each.sources | chain.sources, each.targets | chain.targets
+            chain = Messages(self.axis, self.size, each.steps + chain.steps, *names)
+        return [*(each for each in launch if each not in before), chain]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +73,12 @@ class LocalTask(LaunchPart):
     remote_reads: tuple[tuple[str, Index], ...]
     cores: Index | None
     in_place: bool
+
+    def shares_cores(self, other: LocalTask | TreeTask) -> bool:
+        """Return whether another task runs on the same cores."""
+        if self.cores is None or other.cores is None:
+            return self.cores is other.cores
+        return np.array_equal(self.cores, other.cores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +167,7 @@ class Group:
         if isinstance(new, Fold):
             self.folds += [new] * (not self.tasks)
             return not self.tasks
-        if (self.folds and isinstance(new, TreeTask)) or not all(
-            _same_cores(one.cores, new.cores) for one in self.tasks[:1]
-        ):
+        if (self.folds and isinstance(new, TreeTask)) or (self.tasks and not self.tasks[0].shares_cores(new)):
             return False
         written = {name for task in self.tasks for name in task.outs}
         read = {name for task in self.tasks for name, _ in task.remote_reads}
@@ -259,14 +261,15 @@ def _chains(tree: Reduction, roots: Index) -> tuple[Index, Index, Index] | None:
     return cores[cores >= 0].astype(np.int32), (cores >= 0).sum(1), (second >= 0).sum(1)
 
 
-def _same_cores(a: Index | None, b: Index | None) -> bool:
-    return a is b or (a is not None and b is not None and np.array_equal(a, b))
-
-
 def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     """Return the folds at the head of a launch, which every program repeats, and the launch's grid (None: as usual)."""
     ops = [task.op for task in group.tasks]
-    folds = [fold for fold in group.folds if _reads_own_sums(fold, group)]
+    remote_reads = [read for task in group.tasks for read in task.remote_reads]
+    folds = [
+        fold
+        for fold in group.folds  # of which every core reads the sum of its own tree only
+        if all((fold.tree_of[home] == fold.tree_of).all() for name, home in remote_reads if name == fold.tree.sums)
+    ]
     folds = [fold for fold in folds if np.array_equal(fold.tree_of, folds[0].tree_of)]
     if not ops or not folds or group.tasks[0].cores is not None:
         return [], None
@@ -282,12 +285,6 @@ def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
         and mesh.cores // together * length * -(-fold.size // 32) <= LAUNCH_FOLD_LOADS
     ]
     return repeated, Grid(together) if repeated else None
-
-
-def _reads_own_sums(fold: Fold, group: Group) -> bool:
-    """Return whether every core reads the sum of its own tree only."""
-    remote_reads = [home for task in group.tasks for name, home in task.remote_reads if name == fold.tree.sums]
-    return all((fold.tree_of[home] == fold.tree_of).all() for home in remote_reads)
 
 
 def as_fold(tree: Reduction, size: int) -> Fold | None:

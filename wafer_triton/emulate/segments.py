@@ -7,7 +7,7 @@ A `Ring` of a schedule becomes `Products`, a `Tree` a `Reduction` for each of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
@@ -18,7 +18,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Products, Reduction, Segment
 from wafer_triton.schedule import steps
 from wafer_triton.schedule.access import accesses, fills
-from wafer_triton.schedule.rounds import Buffer, Index, Local, Moves, Round, Slot, once, touched
+from wafer_triton.schedule.rounds import Buffer, Index, Local, Moves, Round, Slot, once
 from wafer_triton.schedule.schedule import Schedule
 
 Plain: TypeAlias = "Round | steps.Ring | steps.Tree"  # what loops are made of in the end
@@ -35,17 +35,11 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Return the names of scratch buffers that only carry messages of trees; a fused tree leaves them unwritten."""
     mail, others = set[str](), set[str]()
     for step in set(steps.in_order(schedule.rounds.steps)):
-        if isinstance(step, steps.Tree):
-            sums = {part.acc.buffer for part in step.parts}
-            mail |= step.uses.keys() - sums
-            others |= sums
-        else:
-            others |= _touched(step)
+        uses = steps.uses((step,)).keys()
+        kept = {part.acc.buffer for part in step.parts} if isinstance(step, steps.Tree) else uses
+        mail |= uses - kept
+        others |= kept
     return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
-
-
-def _touched(step: Plain) -> Set[str]:
-    return touched(step) if isinstance(step, Round) else step.uses.keys()
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:
@@ -152,7 +146,7 @@ def _read_once(schedule: Schedule, name: str, parent: Index, later: Sequence[Pla
     found = [one for one in accesses(after) if one.slot.buffer == name]
     if len(found) != 1 or found[0].writes or (parent[found[0].cells(schedule)] >= 0).any():
         return False
-    following = next((step for step in islice(later, 1, None) if name in _touched(step)), None)
+    following = next((step for step in islice(later, 1, None) if name in steps.uses((step,))), None)
     if following is None:
         return schedule.buffers[name].role == "scratch"
     return isinstance(following, Round) and fills(schedule, following, name)

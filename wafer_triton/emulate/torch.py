@@ -15,7 +15,7 @@ import torch
 
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Task, TileMap
-from wafer_triton.emulate.torch_local import Form, form
+from wafer_triton.emulate.torch_local import form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
 
@@ -148,27 +148,27 @@ class TorchExecutor(Executor):
 
     def _run_on(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Task]:
         """Return the steps of an operation on these tensors, which are widened to fp32 slice by slice if need be."""
-        fast = form(op)
-        if _runs_unwidened(fast, params, outs, reads):
-            return [fast.plan(*outs, *reads, **params)]
+        fast, operands, fp32 = form(op), [*outs, *reads], torch.float32
+        dtypes = {operand.dtype for operand in operands}
+        if fast.only_moves or dtypes == {fp32} or (len(dtypes) == 1 and fast.takes_16_bits(params)):
+            return [fast.plan(*operands, **params)]
         keeps = any(op.keeps(params, out.shape[-1], number) for number, out in enumerate(outs))
-        steps = list[Task]()
-        buffers: list[torch.Tensor] = []
-        for slices in _slices([*outs, *reads]):
-            if not buffers:  # the first part is the largest
-                buffers = [
-                    memory.workspace.take(0 if tensor.dtype == torch.float32 else tensor.numel(), torch.float32)
-                    for tensor in slices
-                ]
+        rows, most = operands[0].shape[0], max(operand.numel() for operand in operands)
+        size = max(1, rows * CACHED_ELEMENTS // max(most, 1))
+        steps, buffers = list[Task](), list[torch.Tensor]()
+        for start in range(0, rows, size):
+            slices = [operand[start : start + size] for operand in operands]
+            if not buffers:  # the first slices are the largest
+                buffers = [memory.workspace.take(each.numel() * (each.dtype != fp32), fp32) for each in slices]
             wide = [
-                tensor if tensor.dtype == torch.float32 else buffer[: tensor.numel()].view(tensor.shape)
-                for tensor, buffer in zip(slices, buffers, strict=True)
+                each if each.dtype == fp32 else buffer[: each.numel()].view(each.shape)
+                for each, buffer in zip(slices, buffers, strict=True)
             ]
-            pairs = [(fp32, tensor) for fp32, tensor in zip(wide, slices, strict=True)]
+            pairs = list(zip(wide, slices, strict=True))
             copied = pairs if keeps else pairs[len(outs) :]
-            steps += [partial(fp32.copy_, tensor) for fp32, tensor in copied if fp32 is not tensor]
+            steps += [partial(widened.copy_, each) for widened, each in copied if widened is not each]
             steps.append(fast.plan(*wide, **params))
-            steps += [partial(tensor.copy_, fp32) for fp32, tensor in pairs[: len(outs)] if fp32 is not tensor]
+            steps += [partial(each.copy_, widened) for widened, each in pairs[: len(outs)] if widened is not each]
         return steps
 
     def _index(self, memory: Memory, tile_map: TileMap, cores: Index) -> list[torch.Tensor]:
@@ -206,17 +206,3 @@ def _view(memory: Memory, tile_map: TileMap, cores: Index) -> torch.Tensor | Non
     size = flat.stride(0)
     offset = flat.storage_offset() + first * size
     return flat.as_strided((*rows.shape, flat.shape[1]), (down * size, right * size, 1), offset)
-
-
-def _runs_unwidened(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:
-    """Return whether a form takes these tensors without widening: all fp32, of a dtype that it takes, or moved only."""
-    dtypes = {operand.dtype for operand in (*outs, *reads)}
-    return fast.only_moves or dtypes == {torch.float32} or (len(dtypes) == 1 and fast.takes_16_bits(params))
-
-
-def _slices(operands: Tensors) -> list[Tensors]:
-    """Return the tensors cut along their first dimension, into slices of at most `CACHED_ELEMENTS` if possible."""
-    rows = operands[0].shape[0]
-    most = max(operand.numel() for operand in operands)
-    size = max(1, rows * CACHED_ELEMENTS // max(most, 1))
-    return [[operand[start : start + size] for operand in operands] for start in range(0, rows, size)]

@@ -104,22 +104,25 @@ class TritonExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         """Return the exchanges as `Messages` of each axis, which `fuse_tasks` makes launches."""
-        dst, size = TileMap(exchanges[0].dst), memory.rows(src.slot).shape[1]
+        dst, size = exchanges[0].dst, memory.rows(src.slot).shape[1]
+        ends = self._operand(memory, src.slot, src.base), self._operand(memory, dst)
+        names = frozenset({src.slot.buffer}), frozenset({dst.buffer})
         moves = {axis: tuple(one.moves for one in exchanges if one.axis == axis) for axis in "xy"}
-        return [Messages(axis, size, ((along, src, dst),)) for axis, along in moves.items() if along]
+        return [Messages(axis, size, ((along, *ends),), *names) for axis, along in moves.items() if along]
 
     def _copies(self, memory: Memory, messages: Messages) -> Copies:
         """Return the operands and tables of messages; equal moves share a row of ends, unless tables are rewritten."""
         rewritten, along_x = memory.tables is not None, messages.axis == "x"
         lines, length = memory.mesh.shape[:: 1 if along_x else -1]
-        operands, places, routes = dict[object, Operand](), list[tuple[int, ...]](), list[Index]()
+        operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
         ends, rows = list[Index](), dict[object, int]()
 
-        def place(tile_map: TileMap) -> tuple[int, int]:
-            x = self._operand(memory, tile_map)
-            key = tile_map.slot.buffer if x.index is None else tile_map
-            operands.setdefault(key, x._replace(offset=0))
-            return list(operands).index(key), x.offset // messages.size
+        def place(x: Operand) -> tuple[int, int]:
+            number = next((at for at, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index), None)
+            if number is None:
+                number = len(operands)
+                operands.append(x._replace(offset=0))
+            return number, x.offset // messages.size
 
         for moves, src, dst in messages.steps:
             ways, route = (*place(src), *place(dst)), None
@@ -145,16 +148,15 @@ class TritonExecutor(Executor):
         put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]
         tables = put(np.array(places)), put(np.stack(routes)), put(all_ends)
         strides = (length, 1) if along_x else (1, lines)
-        return Copies(tuple(operands.values()), *tables, len(places), number, lines, *strides)
+        return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
-        kernel = table.find(op.op)
-        where = None if op.where is None else op.where.flat(memory.mesh)
-        outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
-        reads = tuple(self._operand(memory, each) for each in ins)
+        kernel, where = table.find(op.op), None if op.where is None else op.cores(memory.mesh)
+        outs = tuple(self._operand(memory, out) for out in op.outs)
+        reads = tuple(self._operand(memory, each.slot, each.base) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return [Launch(op.op, partial(kernel, outs, reads, self._cores(memory, where), **op.params))]
-        remote = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
+        remote = [(each.slot.buffer, each.base) for each in ins if each.base is not None]
         written, definition = tuple(out.buffer for out in op.outs), local.find(op.op)
         read = {slot.buffer for slot in definition.sources(op.params, op.outs, op.ins)}
         in_place = any(
@@ -204,11 +206,11 @@ class TritonExecutor(Executor):
 
     def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Call]:
         """Return the launches of a group: of each fold that is not at the head, then of the local steps and tree."""
+        ops = [task.op for task in group.tasks]
+        if group.tree is not None:  # without folds
+            return [self._tree_launch(memory, group, group.tree, ops, all_ops)]
         heads, grid = fuse.head_folds(group, memory.mesh)
         fold_launches = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
-        ops = [task.op for task in group.tasks]
-        if group.tree is not None:
-            return [*fold_launches, self._tree_launch(memory, group, ops, all_ops)]
         if not ops:
             return fold_launches
         if self.exchange == "elided" and memory.tables is None:
@@ -230,24 +232,10 @@ class TritonExecutor(Executor):
         what = f"sums of {len(sums)} products"
         return Launch(what, partial(launch, [op], put(self._order(len(lengths))), all_ops))
 
-    def _fold_op(self, memory: Memory, fold_step: Fold, step: int | None = None) -> FusedOp:
-        total, parts = (
-            self._operand(memory, TileMap(Slot(name))) for name in (fold_step.tree.sums, fold_step.tree.acc)
-        )
-        tables = (
-            self._table(memory, each)
-            for each in (fold_step.first, fold_step.roots, fold_step.tree_of, fold_step.number)
-        )
-        return fold(
-            total,
-            parts,
-            *tables,
-            order=fold_step.order,
-            pairs=fold_step.pairs,
-            size=fold_step.size,
-            op=fold_step.tree.op,
-            step=step,
-        )
+    def _fold_op(self, memory: Memory, one: Fold, step: int | None = None) -> FusedOp:
+        total, parts = (self._operand(memory, Slot(name)) for name in (one.tree.sums, one.tree.acc))
+        tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
+        return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold_launch(self, memory: Memory, fold_step: Fold) -> Call:
         """Return a launch that folds alone; the first cores of each tree fold a multiple of 32 columns each."""
@@ -256,13 +244,13 @@ class TritonExecutor(Executor):
         cores = self._table(memory, folding[self._order(len(folding))])
         return Launch("fold", partial(launch, [self._fold_op(memory, fold_step, step)], cores, (), Grid()))
 
-    def _tree_launch(self, memory: Memory, group: Group, ops: Sequence[FusedOp], all_ops: Sequence[FusedOp]) -> Call:
+    def _tree_launch(
+        self, memory: Memory, group: Group, task: TreeTask, ops: Sequence[FusedOp], all_ops: Sequence[FusedOp]
+    ) -> Call:
         """Return the launch of a reduce tree, with the operations of the group before it."""
-        assert group.tree is not None
-        tree, put = group.tree.tree, partial(self._table, memory)
+        tree, spans, put = task.tree, task.spans, partial(self._table, memory)
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
-        acc = sums = self._operand(memory, TileMap(Slot(tree.acc)))
-        spans = group.tree.spans
+        acc = sums = self._operand(memory, Slot(tree.acc))
         if spans and (writers := [n for n, task in enumerate(group.tasks) if tree.acc in task.outs]):
             memory.workspace.begin()
             acc = acc._replace(tensor=memory.workspace.take(acc.tensor.numel(), acc.tensor.dtype))
@@ -272,7 +260,7 @@ class TritonExecutor(Executor):
         # a core that fills up a block computes what it also does in its own place there: not where it would do it twice
         levels = np.bincount(tree.send_round).tolist() if any(task.in_place for task in group.tasks) else ()
         grid = grid_of(ops, cores, levels)
-        order = group.tree.blocks(self._order(cores), grid.cores_per_block)
+        order = task.blocks(self._order(cores), grid.cores_per_block)
         tables = TreeTables(
             acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
             slots, numel, tree.op,
@@ -304,7 +292,7 @@ class TritonExecutor(Executor):
             memory.buffers[name] = replace(memory.buffers[first.buffer], name=name, role="scratch", slots=window)
             memory.tensors[name] = memory.workspace.take(window * tiles.numel(), tiles.dtype).view(*tiles.shape[:2], -1)
             space.append(name)
-        c, out, a, b = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out, *space))
+        c, out, a, b = (self._operand(memory, Slot(name)) for name in (run.c, run.out, *space))
         tasks: list[Task] = []
         for begin in range(0, run.count, window):
             end = min(begin + window, run.count)
@@ -336,8 +324,8 @@ class TritonExecutor(Executor):
         back = (side[None, :] - side[:, None]) % len(side)
         of_a = a.homes(memory.mesh).reshape(shape)[rows[:, None], cols[back]]
         of_b = b.homes(memory.mesh).reshape(shape)[rows[back], cols[:, None]]
-        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
-        x, y = (self._operand(memory, TileMap(each.slot)) for each in (a, b))
+        c, out = (self._operand(memory, Slot(name)) for name in (run.c, run.out))
+        x, y = (self._operand(memory, each.slot) for each in (a, b))
         tables = self._table(memory, rows), self._table(memory, cols)
         labels = self._labels(memory, of_a), self._labels(memory, of_b)
         launched = partial(elided, c, out, x, y, *tables, *labels, add=run.add, **run.params)
@@ -349,24 +337,24 @@ class TritonExecutor(Executor):
             return Labels(self._table(memory, first), self._table(memory, one_row), 0)
         return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, rows), len(rows))
 
-    def _operand(self, memory: Memory, tile_map: TileMap) -> Operand:
-        buffer, tensor = memory.buffers[tile_map.slot.buffer], memory.tensors[tile_map.slot.buffer]
-        if tile_map.base is not None:
-            return Operand(tensor, 0, buffer.numel, self._table(memory, tile_map.base))
-        varies = memory.tables is not None and buffer.slots > 1 and tile_map.slot.index is not None
-        if tile_map.slot.is_fixed and not varies:
-            return Operand(tensor, int(tile_map.slot.index or 0) * buffer.numel, buffer.slots * buffer.numel)
-        rows = memory.row_numbers(tile_map.slot, np.arange(memory.mesh.cores))
+    def _operand(self, memory: Memory, slot: Slot, base: Index | None = None) -> Operand:
+        """Return where cores find their tiles of a slot, or row base[i] of its buffer's."""
+        buffer, tensor = memory.buffers[slot.buffer], memory.tensors[slot.buffer]
+        varies = memory.tables is not None and buffer.slots > 1 and slot.index is not None
+        if base is None and slot.is_fixed and not varies:
+            return Operand(tensor, int(slot.index or 0) * buffer.numel, buffer.slots * buffer.numel)
+        rows = memory.row_numbers(slot, np.arange(memory.mesh.cores)) if base is None else base
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
         """Return a table int32 of cores (None: all) on the device, shuffled if the executor shuffles."""
-        cores = np.arange(memory.mesh.cores) if where is None else where
+        count = memory.mesh.cores
         if where is not None or self._random is not None or memory.tables is not None:
+            cores = np.arange(count) if where is None else where
             return self._table(memory, cores[self._order(len(cores))])
-        if len(cores) not in self._core_tables:
-            self._core_tables[len(cores)] = self._table(memory, cores)
-        return self._core_tables[len(cores)]
+        if count not in self._core_tables:
+            self._core_tables[count] = self._table(memory, np.arange(count))
+        return self._core_tables[count]
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -172,13 +171,7 @@ class DistributedExecutor(Executor):
         return steps + [step for round_ in segment.rounds[segment.count :] for step in self.round(memory, round_)]
 
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
-        local, result = self._local_memory(memory), list[Call]()
-        for transfers, group in groupby(tasks, lambda task: isinstance(task, Launch) and not task.what):
-            consecutive = list(group)
-            result += (
-                super().fuse_tasks(local, consecutive) if transfers else self.inside.fuse_tasks(local, consecutive)
-            )
-        return result
+        return self.inside.fuse_tasks(self._local_memory(memory), tasks)  # transfers are calls, which stay as they are
 
     def _local_schedule(self, schedule: Schedule) -> Schedule:
         return replace(schedule, mesh=self.shard(schedule.mesh).mesh)

@@ -88,13 +88,10 @@ class Shard:
 
     def where(self, cores: Cores) -> Cores | None:
         """Return the cores of `cores` in this shard; None if it has none."""
-        rows, cols = cores.grid(self.partition.mesh)
-        here, across = self.rectangle
-        inside = (rows >= here.start) & (rows < here.stop), (cols >= across.start) & (cols < across.stop)
-        if cores.paired:
-            inside = (inside[0] & inside[1],) * 2
-        rows, cols = rows[inside[0]] - here.start, cols[inside[1]] - across.start
-        return Cores.of(rows, cols, cores.paired) if rows.size and cols.size else None
+        flat = cores.flat(self.partition.mesh)
+        number = self.partition.local_number[flat[self.partition.owner[flat] == self.rank]]
+        rows, cols = np.divmod(number, self.mesh.shape[1])
+        return Cores.of(rows, cols, paired=True) if number.size else None
 
     def local(self, op: Local) -> Local | None:
         """Return a local operation on the cores of this shard; None if it runs on none of them."""
