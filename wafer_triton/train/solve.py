@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import inf
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -138,20 +137,11 @@ def layers(labels: Sequence[Label], count: int, limit: float, reshard: float = 0
 
     If the two kinds have different layouts, a re-sharding is between them.
     """
-    best, least = None, inf
-    for fast in labels:
-        for small in labels:
-            room = limit - max(fast.work, small.work) - count * small.bytes
-            if fast is small:
-                number, mix = count, Mix((fast,), (count,))
-            elif small.bytes < fast.bytes and small.cost > fast.cost and room >= 0:
-                number = min(count - 1, int(room / (fast.bytes - small.bytes)))
-                mix = Mix((fast, small), (number, count - number))
-            else:
-                continue
-            if not number or mix.bytes > limit:
-                continue
-            cost = mix.cost(reshard)
-            if cost < least:
-                best, least = mix, cost
-    return best
+    mixes = [Mix((label,), (count,)) for label in labels]
+    for fast, small in permutations(labels, 2):
+        room = limit - max(fast.work, small.work) - count * small.bytes
+        if small.bytes < fast.bytes and small.cost > fast.cost and room >= 0:
+            number = min(count - 1, int(room / (fast.bytes - small.bytes)))
+            mixes.append(Mix((fast, small), (number, count - number)))
+    fit = (mix for mix in mixes if mix.counts[0] and mix.bytes <= limit)
+    return min(fit, key=lambda mix: mix.cost(reshard), default=None)
