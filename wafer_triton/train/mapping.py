@@ -71,8 +71,6 @@ def _improved(wafer: Wafer, start: Mapping[Pair, Path]) -> dict[Pair, Path]:
         hot = {link for link, load in loads.items() if load == best[0]}
         movable = [pair for pair in pairs if not hot.isdisjoint(paths[pair]) and tabu.get(pair, 0) < iteration]
         if not movable:
-            if failed + rest >= TRIES:
-                break
             iteration += rest + 1
             failed += rest + 1
             continue

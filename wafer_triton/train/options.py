@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -198,19 +199,19 @@ class Option(Figures):
 def splits(case: Case) -> Iterator[ParallelSizes]:
     """Return every tuple that the wafer's dies and the workload's sizes allow; samples of data groups may be padded."""
     dies, work = case.wafer.dies, case.work
-    for data in _divisors(dies):
-        for context in _divisors(dies // data):
-            if context > work.sequence:
-                continue
-            for tensor in _divisors(dies // data // context):
-                stream = dies // data // context // tensor
-                for moving in ("w", "xy") if stream > 1 else ("",):
-                    cut = tensor * (stream if moving == "xy" else 1)
-                    if work.kv_heads % cut or work.hidden % cut:
-                        continue
-                    for sharded in (0, 1, 3) if data * context > 1 else (0,):
-                        for sequence in (False, True) if tensor > 1 else (False,):
-                            yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
+    divisors = [size for size in range(1, dies + 1) if dies % size == 0]
+    for data, context, tensor in product(divisors, repeat=3):
+        stream, rest = divmod(dies, data * context * tensor)
+        if rest or context > work.sequence:
+            continue
+        for moving, sharded, sequence in product(
+            ("w", "xy") if stream > 1 else ("",),
+            (0, 1, 3) if data * context > 1 else (0,),
+            (False, True) if tensor > 1 else (False,),
+        ):
+            cut = tensor * (stream if moving == "xy" else 1)
+            if not work.kv_heads % cut and not work.hidden % cut:
+                yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
 
 
 def cases(case: Case, pairs: Iterable[Pair]) -> list[Case]:
@@ -243,7 +244,8 @@ class Pairs:
             [(split.sequence, split.sharded, split.moving == "xy") for split, _ in pairs]
         ).T
         numbers: dict[object, int] = {}
-        self.layouts = np.array([[numbers.setdefault(one, len(numbers)) for one in layouts(*pair)] for pair in pairs]).T
+        both = np.array([[numbers.setdefault(one, len(numbers)) for one in layouts(*pair)] for pair in pairs]).T
+        self.layouts = {"in": both, "out": both[::-1], "attention": both[[1, 1]]}  # of input and output [2, pairs]
         steps = [placed.steps for _, placed in pairs]
         links = np.array([[(step.links, step.most) for step in own] for own in steps])
         self.links, self.most = np.tile(links.transpose(2, 1, 0), (1, 2, 1))  # [8, pairs], as `GroupPlacement.loads`
@@ -288,13 +290,6 @@ class Pairs:
                 )[1:]  # fmt: skip
         return np.moveaxis(both[:, :, number.reshape(len(cases), -1)], 2, 0)
 
-    def ring(self, axis: int, size: Column, beside: Column | float = 0.0) -> Column:
-        """Return exposed seconds of the transfers of an axis with blocks of `size` bytes, in pieces that fit SRAM."""
-        hops, load, count = self.rings[axis]
-        pieces = np.maximum(1, np.ceil(5 * size / self.wafer.sram_bytes))
-        taken = self.wafer.transfer_seconds(hops, size / pieces * load)
-        return (size > 0) * (count * np.maximum(0.0, taken * pieces - beside)).sum(0)
-
 
 class Traffic:
     """What a die of every pair sends: bytes [8, pairs] as `GroupPlacement.loads`, in rings beside its products."""
@@ -305,10 +300,14 @@ class Traffic:
 
     def rings(self, axis: int, block: Column, gathers: Any, sums: Any, beside: Column | float = 0.0) -> Column:
         """Add rings of an axis with blocks of `block` elements; return seconds beyond those `beside` each transfer."""
+        wafer, (hops, load, count) = self.pairs.wafer, self.pairs.rings[axis]
         seconds: Column = np.zeros_like(block, float)
-        for way, times, size in ((axis, gathers, self.rules.element), (axis + 4, sums, self.rules.sums)):
-            self.sent[way] += times * (self.pairs.sizes[axis] - 1) * block * size
-            seconds = seconds + times * self.pairs.ring(axis, block * size, beside)
+        for way, times, element in ((axis, gathers, self.rules.element), (axis + 4, sums, self.rules.sums)):
+            size = block * element
+            self.sent[way] += times * (self.pairs.sizes[axis] - 1) * size
+            pieces = np.maximum(1, np.ceil(5 * size / wafer.sram_bytes))  # that fit SRAM
+            taken = pieces * wafer.transfer_seconds(hops, size / pieces * load)
+            seconds = seconds + times * (size > 0) * (count * np.maximum(0.0, taken - beside)).sum(0)
         return seconds
 
     def replicas(self, weights: Column, gathers: int) -> Column:
@@ -400,7 +399,3 @@ def layouts(split: ParallelSizes, placed: GroupPlacement) -> tuple[tuple[object,
     """Return the layout of a pair of products outside, and between them: columns if heads are cut."""
     rows = (placed.sides, placed.strides, split.sizes, split.sequence)
     return rows, (*rows, split.moving) if split.moving == "xy" or split.tensor > 1 else rows
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]

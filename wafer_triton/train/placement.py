@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 from operator import le
 
@@ -25,7 +25,7 @@ from wafer_triton.train.dies import Wafer
 from wafer_triton.train.mapping import Pair, dimension_ordered, route
 
 AXES = ("data", "tensor", "context", "stream")
-NESTED = (1, 3, 2, 0)  # axes of the fixed placement, from neighbouring dies outwards
+NESTED = (0, 2, 3, 1)  # axes of the fixed placement, the last on neighbouring dies
 RINGS = ("cycle", "interleaved", "wrap")
 Loads = NDArray[np.float64]
 
@@ -110,7 +110,7 @@ def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tupl
     _demand(wafer, sizes)
     placed: dict[object, GroupPlacement] = {}
     for order in permutations(axis for axis, size in enumerate(sizes) if size > 1):
-        for nested in _sides([sizes[axis] for axis in order], wafer.rows, wafer.cols):
+        for nested in _sides([sizes[axis] for axis in order], wafer.rows):
             sides, strides, down, right = [(1, 1)] * 4, [(1, 1)] * 4, 1, 1
             for axis, (rows, cols) in zip(order, nested, strict=True):
                 sides[axis], strides[axis] = (rows, cols), (down if rows > 1 else 1, right if cols > 1 else 1)
@@ -133,16 +133,12 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
     Raises MeshError unless four sizes multiply to the wafer's dies.
     """
     _demand(wafer, sizes)
-    dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
-    steps = [IDLE] * 4
-    stride = 1
-    for axis in NESTED:
-        size = sizes[axis]
-        if size > 1:
-            starts = [start for start in range(len(dies)) if start // stride % size == 0]
-            rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
-            steps[axis] = _measured(wafer, "wrap", tuple(rings), mapped=False)
-        stride *= size
+    steps, numbers = [IDLE] * 4, np.arange(wafer.dies).reshape([sizes[axis] for axis in NESTED])
+    for place, axis in enumerate(NESTED):
+        if sizes[axis] > 1:
+            rings = np.moveaxis(numbers, place, -1).reshape(-1, sizes[axis]).tolist()
+            dies = tuple(tuple(divmod(die, wafer.cols) for die in ring) for ring in rings)
+            steps[axis] = _measured(wafer, "wrap", dies, mapped=False)
     return GroupPlacement((), (), tuple(steps))
 
 
@@ -165,16 +161,11 @@ def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
         )
 
 
-def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Return rectangles of axes in order whose rows multiply to `rows` and whose columns to `cols`."""
-    if not sizes:
-        if rows == cols == 1:
-            yield ()
-        return
-    for down in range(1, sizes[0] + 1):
-        if sizes[0] % down == 0 and rows % down == 0 and cols % (sizes[0] // down) == 0:
-            for rest in _sides(sizes[1:], rows // down, cols // (sizes[0] // down)):
-                yield ((down, sizes[0] // down), *rest)
+def _sides(sizes: Sequence[int], rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Return rectangles of axes in order whose rows multiply to `rows`."""
+    for downs in product(*([down for down in range(1, size + 1) if size % down == 0] for size in sizes)):
+        if prod(downs) == rows:
+            yield tuple((down, size // down) for down, size in zip(downs, sizes, strict=True))
 
 
 @lru_cache(maxsize=8192)

@@ -149,10 +149,7 @@ class TrainingPlan(Result):
     @property
     def hottest(self) -> tuple[Link, float] | None:
         """Return the busiest link and its bytes in a step."""
-        if not self.loads:
-            return None
-        link = min(self.loads, key=lambda each: (-self.loads[each], each))
-        return link, self.loads[link]
+        return min(self.loads.items(), key=lambda item: (-item[1], item[0]), default=None)
 
     @property
     def tokens_per_second(self) -> float:
@@ -263,23 +260,21 @@ class Search:
         """Return the fronts of layers, of each kind of recompute, that may be in a plan of a part below a score."""
         (bound, price, numbers), count, labels = part, self.case.layers, list[Label]()
         most = (bound - self.rest + price * self.room) / count + score - bound  # beside layers that cost the least
-        layouts = self.pairs.layouts[:, numbers]
+        layouts = [self.pairs.layouts[op.side][:, numbers] for op in self.case.work.operators]
         for kind in self.kinds:
             figures = self._priced(kind)
             columns = _columns(figures)[..., numbers]
             costs = np.tensordot([1.0, price, price / count], columns, 1)
             fits = costs - costs.min(1, keepdims=True) + costs.min(1).sum() <= most * (1 + 1e-9)
-            if fits.any(1).all():
-                sides = [[int(op.side != side) for side in ("in", "out")] for op in self.case.work.operators]
-                found, chosen = layer(
-                    [columns[:, number, own] for number, own in enumerate(fits)],
-                    [layouts[side][:, own] for side, own in zip(sides, fits, strict=True)], self.reshard,
-                )  # fmt: skip
-                places = [numbers[own] for own in fits]
-                labels += [
-                    self._label(kind, figures, [own[at] for own, at in zip(places, path, strict=True)], one)
-                    for path, one in zip(chosen, found.T, strict=True)
-                ]
+            if not fits.any(1).all():
+                continue
+            places = [numbers[own] for own in fits]
+            sums, chosen = layer(
+                [columns[:, at, own] for at, own in enumerate(fits)],
+                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard,
+            )  # fmt: skip
+            for path, one in zip(chosen, sums.T, strict=True):
+                labels.append(self._label(kind, figures, [own[at] for own, at in zip(places, path, strict=True)], one))
         return labels
 
     def smallest(self) -> Label:
