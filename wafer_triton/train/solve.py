@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from wafer_triton.train.options import Option
 
 Numbers = NDArray[Any]
+Table = tuple[Numbers, Numbers, Numbers]  # figures, layouts and numbers of an operator's options
+NOTHING = np.zeros((3, 0))
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def layer(
     options], from 0. A change of layout costs `reshard`.
     """
     count = len(figures)
-    tables = [(own, some, np.arange(some.shape[1])) for own, some in zip(figures, layouts, strict=True)]
+    tables: list[Table] = [(own, some, np.arange(some.shape[1])) for own, some in zip(figures, layouts, strict=True)]
     for place in [*range(count)] * 2:
         own, (takes, gives), numbers = tables[place]
         given, taken = tables[place - 1][1][1], tables[(place + 1) % count][1][0]
@@ -67,28 +69,38 @@ def layer(
         near = np.array([np.where(np.isin(takes, given), takes, -1), np.where(np.isin(gives, taken), gives, -2)])
         kept = useful(own, near, reshard)
         tables[place] = own[:, kept], near[:, kept], numbers[kept]
-    labels, chosen = np.zeros((3, 0)), np.zeros((0, count), int)
-    for first in (None, *range(count)):  # before which an activation changes its layout
-        order = [*tables[first:], *tables[:first]] if first else tables
-        start = np.unique(tables[0][1][0]) if first is None else np.array([-3])
-        ends, sums, path = np.tile(start, (2, 1)), np.zeros((3, len(start))), np.zeros((len(start), 0), int)
-        for place, (own, (takes, gives), numbers) in enumerate(order, 1):
-            one, two = np.nonzero((ends[1][:, None] == takes) | (first is not None))
-            both, near = sums[:, one] + own[:, two], np.array([ends[0, one], gives[two]])
-            both[0] += reshard * (ends[1, one] != takes[two])
-            least = both + sum((later.min(1, keepdims=True) for later, *_ in order[place:]), np.zeros((3, 1)))
-            fits = np.ones(len(one), bool)
-            for best in labels.T:
-                fits[fits] = (least[:, fits] < best[:, None]).any(0)
-            kept = np.flatnonzero(fits)
-            kept = kept[useful(both[:, kept], near[:, kept], reshard)]
-            sums, ends, path = both[:, kept], near[:, kept], np.column_stack([path[one[kept]], numbers[two[kept]]])
-        closed = (ends[0] == ends[1]) | (first is not None)
-        labels = np.hstack([labels, sums[:, closed]])
-        chosen = np.vstack([chosen, np.roll(path[closed], first or 0, 1)])
+    labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, closed=True)
+    for first in range(count):  # before which an activation changes its layout, from one that no option has
+        order = [*tables[first:], *tables[:first]]
+        sums, path = _chains(order, np.array([-3]), reshard, labels)
+        labels, chosen = np.hstack([labels, sums]), np.vstack([chosen, np.roll(path, first, 1)])
         kept = useful(labels, labels[:2] * 0, 0.0)
         labels, chosen = labels[:, kept], chosen[kept]
     return labels, chosen
+
+
+def _chains(
+    tables: Sequence[Table], starts: Numbers, reshard: float, known: Numbers = NOTHING, closed: bool = False
+) -> tuple[Numbers, Numbers]:  # fmt: skip
+    """Return figures [3, n] of chains from one of the layouts on, and their options [n, operators].
+
+    Chains that a `known` one beats are left out. Those that are `closed` end where they began, without a re-sharding.
+    """
+    ends, sums, path = np.tile(starts, (2, 1)), np.zeros((3, len(starts))), np.zeros((len(starts), 0), int)
+    for place, (figures, (takes, gives), numbers) in enumerate(tables, 1):
+        before, option = np.nonzero((ends[1][:, None] == takes) | (not closed))
+        both, layouts = sums[:, before] + figures[:, option], np.array([ends[0, before], gives[option]])
+        both[0] += reshard * (ends[1, before] != takes[option])
+        least = both + sum((later.min(1, keepdims=True) for later, *_ in tables[place:]), np.zeros((3, 1)))
+        fits = np.ones(len(before), bool)
+        for best in known.T:
+            fits[fits] = (least[:, fits] < best[:, None]).any(0)
+        kept = np.flatnonzero(fits)
+        kept = kept[useful(both[:, kept], layouts[:, kept], reshard)]
+        sums, ends = both[:, kept], layouts[:, kept]
+        path = np.column_stack([path[before[kept]], numbers[option[kept]]])
+    kept = np.flatnonzero((ends[0] == ends[1]) | (not closed))
+    return sums[:, kept], path[kept]
 
 
 @dataclass(frozen=True)
