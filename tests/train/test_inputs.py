@@ -14,7 +14,7 @@ from wafer_triton.errors import (
 from wafer_triton.train.dies import wafer
 from wafer_triton.train.options import Case
 from wafer_triton.train.placement import placements
-from wafer_triton.train.planner import Strategy, plan
+from wafer_triton.train.planner import plan
 from wafer_triton.train.workload import Rules, workload
 
 WORK = workload("gpt3-6.7b", batch=16)
@@ -30,12 +30,7 @@ def test_recompute_takes_a_tuple_of_its_kinds_alone():
 @pytest.mark.parametrize(
     "use, error, message",
     [
-        (lambda: placements(WAFER, (5, 7)), MeshError, r"sizes = \(5, 7\): give 4 of them, of data, tensor, context"),
-        (
-            lambda: plan(WORK, WAFER, Strategy("own", lambda split: True, lambda on, split: None)),
-            ConfigError,
-            "own: placer returned None for .*; return a tuple of placements",
-        ),
+        (lambda: placements(WAFER, (5, 7)), MeshError, "give sizes of data, tensor, context, stream that multiply"),
         (lambda: Rules(weight=-2), ShapeError, "weight = -2 must be a whole number of at least 1"),
         (lambda: Case(WAFER, WORK, 0), ShapeError, "micro_batches = 0 must be a whole number of at least 1"),
         (lambda: workload("gpt3-6.7b", batch=0), ShapeError, "batch = 0 must be a whole number of at least 1"),

@@ -64,7 +64,7 @@ def test_a_reshard_goes_forward_and_backward_in_every_micro_batch(micro):
 
 def test_a_change_of_layout_between_two_kinds_of_layers_is_paid():
     own, other = taken(Case(DEVICE, WORK), OUT, DATA), taken(Case(DEVICE, WORK), OUT, STREAM)
-    fast, small = Label(1.0, 10.0, chosen=(own,)), Label(2.0, 1.0, chosen=(other,))
+    fast, small = Label((own,), 1.0, 10.0), Label((other,), 2.0, 1.0)
     assert Mix((fast, small), (2, 2)).reshards and not Mix((fast,), (4,)).reshards
     assert layers([fast, small], 4, 22.0, 1.5).counts == (2, 2)
     assert layers([fast, small], 4, 22.0, 2.5).counts == (4,)  # of `small`
@@ -72,7 +72,7 @@ def test_a_change_of_layout_between_two_kinds_of_layers_is_paid():
 
 def test_a_plan_of_two_kinds_of_layers_pays_one_change_forward_and_backward():
     best = plan(WORK, replace(DEVICE, rows=1, hbm_bytes=39_500_000))
-    assert best.mix.counts == (1, 3) and best.mix.reshards and best.micro_batches == 1
+    assert best.mix.counts == (1, 3) and best.mix.reshards and best.case.micro_batches == 1
     pair = 8 * 64 * 256 * 2 / 2**2
     change = 2 * (pair / 4e12 + 200e-9)
     operators = [(own, count) for kind, count in best.mix.parts for own in kind.chosen]
@@ -105,8 +105,8 @@ def test_a_pipeline_keeps_the_activations_of_its_micro_batches_in_flight(micro, 
 def test_bubbles_are_a_micro_batch_of_each_other_wafer_and_what_is_handed_on():
     best = plan(WORK, replace(DEVICE, flops=1800e12, hbm_bytes_per_second=1e12), wafers=4)
     busy = sum(best.parts.values()) - best.parts["bubbles"]
-    handed = 8 / best.micro_batches * 64 * 256 * 2 / BETWEEN_WAFERS
-    assert best.parts["bubbles"] == pytest.approx(3 * (busy / best.micro_batches + 2 * handed))
+    handed = 8 / best.case.micro_batches * 64 * 256 * 2 / BETWEEN_WAFERS
+    assert best.parts["bubbles"] == pytest.approx(3 * (busy / best.case.micro_batches + 2 * handed))
     flops = 6 * 512 * 256 * 64 * 8  # of the head
     layers_joules = 4 * sum(own.joules for own in best.operators.values())
     assert best.joules == pytest.approx(layers_joules + flops / 2e12)

@@ -43,7 +43,7 @@ def _plan_training(
         Table.rows(
             ("operator", "tuple", "placement"),
             [(name, str(own.split), str(own.placed)) for name, own in best.operators.items()],
-            title=f"planned, {numbered(best.micro_batches, 'micro-batches')}, {_layers(best)}", left=3,
+            title=f"planned, {numbered(best.case.micro_batches, 'micro-batches')}, {_layers(best)}", left=3,
         ),
         "a die holds " + ", ".join(f"{quantity(size, 'B')} {name}" for name, size in best.held.items())
         + f"; {quantity(device.hbm_bytes - best.bytes, 'B')} of HBM are left",
@@ -125,12 +125,12 @@ def _row(each: TrainingPlan, best: TrainingPlan) -> dict[str, Any]:
 
 
 def _title(best: TrainingPlan) -> str:
-    on = best.wafer.name if best.wafers == 1 else f"{best.wafers} x {best.wafer.name}"
-    return f"{best.work.name}, {best.work.batch} x {best.work.sequence} tokens on {on} ({best.wafer.forwarding})"
+    case, wafer, work = best.case, best.case.wafer, best.case.work
+    on = wafer.name if case.wafers == 1 else f"{case.wafers} x {wafer.name}"
+    return f"{work.name}, {work.batch} x {work.sequence} tokens on {on} ({wafer.forwarding})"
 
 
 def _layers(best: TrainingPlan) -> str:
-    assert best.mix is not None
     kinds = zip(best.mix.counts, best.recompute, strict=True)
     return ", ".join(f"{numbered(number, 'layers')} with {kind} recompute" for number, kind in kinds)
 
@@ -138,12 +138,11 @@ def _layers(best: TrainingPlan) -> str:
 def _answer(each: TrainingPlan) -> dict[str, Any]:
     if each.why:
         return {"strategy": each.strategy, "why": each.why, "solver_seconds": each.solver_seconds}
-    assert each.mix is not None
     return {
         "strategy": each.strategy, "seconds": each.seconds, "parts": each.parts, "bytes": each.held,
         "joules": each.joules, "watts": each.watts, "tokens_per_second": each.tokens_per_second,
-        "link_bytes": each.link_bytes, "hottest_link": each.hottest, "micro_batches": each.micro_batches,
-        "wafers": each.wafers, "layers": dict(zip(each.recompute, each.mix.counts, strict=True)),
+        "link_bytes": each.link_bytes, "hottest_link": each.hottest, "micro_batches": each.case.micro_batches,
+        "wafers": each.case.wafers, "layers": dict(zip(each.recompute, each.mix.counts, strict=True)),
         "operators": {
             name: {"tuple": str(own.split), "placement": str(own.placed)} for name, own in each.operators.items()
         },

@@ -75,25 +75,6 @@ def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
     return macs
 
 
-@dataclass(frozen=True)
-class Streams:
-    """Streams of groups of `size` dies, as columns [streams].
-
-    A transfer's block crosses `links` on average. `transfers` are [kinds, streams] of the most hops, the most blocks
-    over a link, and how often a stream has them. A block takes `lanes` buffers beside the die's own.
-    """
-
-    size: Numbers
-    lanes: Numbers
-    links: Numbers
-    transfers: tuple[Numbers, ...]
-
-    def only(self, chosen: Numbers) -> Streams:
-        """Return some of the streams."""
-        columns = (own[:, chosen] for own in self.transfers)
-        return Streams(self.size[chosen], self.lanes[chosen], self.links[chosen], tuple(columns))
-
-
 class SlicedPass(NamedTuple):
     """A pass of streamed products in slices, as columns [streams]: m, k and n are each cut in `cuts` [3, streams].
 
@@ -110,10 +91,13 @@ class SlicedPass(NamedTuple):
 
 
 def sliced(
-    on: Wafer, streams: Streams, moving: str, which: str, tiles: Numbers, element: int, sums: int,
+    on: Wafer, streams: Numbers, moving: str, which: str, tiles: Numbers, element: int, sums: int,
     weights: tuple[float, float],
 ) -> SlicedPass:  # fmt: skip
     """Return a pass with tiles [m, k], [k, n] and [m, n] in its best slices, for every stream with its column of tiles.
+
+    A column of `streams` has the dies of a group, the buffers of a block beside the die's own, the links that a block
+    crosses on average, and of each kind of transfers its most hops, then the most blocks over a link, then its number.
 
     The best have the least sum of seconds and of the wafer's joules by their `weights`. Slices are equal, the last ones
     padded; the sums of slices that add up stay in SRAM. Where no slices fit a die's SRAM, it takes forever.
@@ -125,9 +109,7 @@ def sliced(
 
     def slices(*cuts: Numbers) -> tuple[Numbers, ...]:
         """Return a slice's multiply-adds, and bytes: that move, are read, are written, stay for the next, and SRAM."""
-        size, lanes, *whole = (
-            own.reshape(-1, *[1] * (cuts[0].ndim - 1)) for own in (streams.size, streams.lanes, *tiles)
-        )
+        size, lanes, *whole = (own.reshape(-1, *[1] * (cuts[0].ndim - 1)) for own in (*streams[:2], *tiles))
         m, k, n = (np.ceil(own / cut) for own, cut in zip(whole, cuts, strict=True))
         slots: dict[str, Any] = {"x": m * k, "w": k * n, "y": m * n}
         block, copy = slots[moving] * (sums if reduces else element), slots["x"] * element * ("w" in added)
@@ -150,20 +132,20 @@ def sliced(
     fits = fits.any(3).reshape(len(fits), -1)
     macs, block, read, written, stays, _ = (np.reshape(own, fits.shape) for own in slices(*cuts))
     cuts = [own.reshape(fits.shape) for own in cuts]
-    number, size = cuts[0] * cuts[1] * cuts[2], streams.size[:, None]
+    number, (size, _, links, *transfers) = cuts[0] * cuts[1] * cuts[2], streams[..., None]
     parts: Any = prod(cuts[axis] for axis in added.values())  # slices that add up to one result
     flops = 2 * macs * len(added)
     wait = np.zeros_like(flops)
-    for hops, load, count in zip(*streams.transfers, strict=True):
-        taken = on.transfer_seconds(hops[:, None], block * load[:, None])
-        wait += count[:, None] * np.maximum(0.0, taken - flops / on.flops)
+    for hops, load, count in np.reshape(transfers, (3, -1, *size.shape)).swapaxes(0, 1):
+        taken = on.transfer_seconds(hops, block * load)
+        wait += count * np.maximum(0.0, taken - flops / on.flops)
     rounds, rate = size * flops / on.flops + wait, on.hbm_bytes_per_second
     seconds = (number // parts) * (
         (parts - 1) * np.maximum(rounds, (read + written - stays) / rate) + np.maximum(rounds, (read + written) / rate)
     )
     hbm = number * (read + written - stays) + (number // parts) * stays
     sent = (size - 1) * number * block
-    joules = on.dies * on.joules(flops * size * number, sent * streams.links[:, None], hbm)
+    joules = on.dies * on.joules(flops * size * number, sent * links, hbm)
     best = np.where(fits, weights[0] * seconds + weights[1] * joules, np.inf).argmin(1)
 
     def column(table: Numbers) -> Numbers:

@@ -10,7 +10,7 @@ as a `Device`, on which schedules are built, counted, checked and run. A wafer o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -55,33 +55,28 @@ class Wafer:
     failed: frozenset[Link] = frozenset()
 
     def __post_init__(self) -> None:
-        for field in ("rows", "cols", "sram_bytes", "hbm_bytes"):
-            value = getattr(self, field)
-            if type(value) is not int or value < 1:
-                raise DeviceError(f"wafer {self.name!r}: {field} = {shown(value)} must be a whole number of at least 1")
-        for field in (
-            "flops", "hbm_bytes_per_second", "link_bytes_per_second", "link_seconds", "flops_per_joule",
-            "link_joules_per_byte", "hbm_joules_per_byte",
-        ):  # fmt: skip
-            value = getattr(self, field)
-            least = 0 if field in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
-            if not least <= value <= 1e300:
-                raise DeviceError(f"wafer {self.name!r}: {field} = {shown(value)} must be a finite positive number")
+        for field in fields(self):
+            value, named = getattr(self, field.name), f"wafer {self.name!r}: {field.name}"
+            if field.type == "int" and (type(value) is not int or value < 1):
+                raise DeviceError(f"{named} = {shown(value)} must be a whole number of at least 1")
+            least = 0 if field.name in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
+            if field.type == "float" and not least <= value <= 1e300:
+                raise DeviceError(f"{named} = {shown(value)} must be a finite positive number")
         if self.forwarding not in FORWARDING:
             raise DeviceError(
                 f"wafer {self.name!r}: forwarding {self.forwarding!r}; choose 'cut' (bytes pass through a die as they "
-                f"arrive) or 'store' (a die receives the whole transfer first)"
+                "arrive) or 'store' (a die receives the whole transfer first)"
             )
         if self.rows * self.cols > MOST_DIES:
             raise DeviceError(
                 f"wafer {self.name!r}: {self.rows} x {self.cols} dies are more than the {MOST_DIES:,} that are taken "
-                f"here; give fewer"
+                "here; give fewer"
             )
         whole = _links(self.rows, self.cols)
         for link in self.failed:
             if not isinstance(link, tuple) or len(link) != 2 or not whole.has_edge(*link):
                 raise DeviceError(f"wafer {self.name!r}: failed link {shown(link)} is not between neighbouring dies")
-        import networkx as nx  # takes a second to load
+        import networkx as nx
 
         parts: list[set[Die]] = sorted(nx.connected_components(self.links.to_undirected()), key=len)
         if len(parts) > 1:
@@ -150,10 +145,9 @@ class Wafer:
 
 
 def _links(rows: int, cols: int) -> nx.DiGraph:
-    import networkx as nx
+    import networkx as nx  # takes a second to load
 
-    graph: nx.DiGraph = nx.grid_2d_graph(rows, cols).to_directed()
-    return graph
+    return nx.grid_2d_graph(rows, cols).to_directed()
 
 
 # Sources: [T] machine-read summaries of TEMP's text (its tables were not at hand), [D] derived here.

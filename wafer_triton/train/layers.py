@@ -66,7 +66,9 @@ class StreamedProducts:
         down, across = (self.team.size if size in CUTS[self.moving] else 1 for size in SIZES[operand])
         padded = whole.new_zeros(down * rows, across * cols)
         padded[: whole.shape[0], : whole.shape[1]] = whole
-        blocks = self._turned(operand, padded.view(down, rows, across, cols).transpose(1, 2))
+        blocks = padded.view(down, rows, across, cols).transpose(1, 2)
+        if SIZES[operand][1] == next(size for size in CUTS[self.moving] if size in SIZES[operand]):
+            blocks = blocks.transpose(0, 1)  # by position, then by slot
         if blocks.shape[1] > 1:
             blocks = blocks[torch.arange(self.team.size)[:, None], self._order]
         cut = torch.empty(self.team.size, blocks[0].numel(), dtype=whole.dtype)
@@ -74,18 +76,12 @@ class StreamedProducts:
         return cut.view(*self.team.mesh.shape, -1)
 
     def _whole(self, operand: str, cut: Tensor, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> Tensor:
-        """Return the inverse of `_cut`."""
-        (m, n), (rows, cols) = ([counts[size] for size in SIZES[operand]] for counts in (sizes, tiles))
-        blocks = cut.reshape(self.team.size, -1, rows, cols)[self._dies]
-        if blocks.shape[1] > 1:
-            blocks = blocks[torch.arange(self.team.size)[:, None], self._order.argsort(1)]
-        blocks = self._turned(operand, blocks).transpose(1, 2)
-        return blocks.reshape(blocks.shape[0] * rows, -1)[:m, :n]
-
-    def _turned(self, operand: str, blocks: Tensor) -> Tensor:
-        """Return tiles [down, across, ...] of an operand as [position, slot, ...], and the other way round."""
-        first = next(size for size in CUTS[self.moving] if size in SIZES[operand])
-        return blocks.transpose(0, 1) if SIZES[operand][1] == first else blocks
+        """Return the inverse of `_cut`: tiles of the elements' numbers say where each goes, 0 for padding."""
+        rows, cols = (sizes[size] for size in SIZES[operand])
+        places = self._cut(operand, torch.arange(1, rows * cols + 1).view(rows, cols), tiles)
+        whole = cut.new_empty(rows * cols + 1)
+        whole[places.view(cut.shape)] = cut
+        return whole[1:].view(rows, cols)
 
 
 class _Streamed(torch.autograd.Function):

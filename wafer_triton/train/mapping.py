@@ -14,16 +14,16 @@ from math import isqrt
 
 from wafer_triton.train.dies import Die, Link, Wafer
 
-TRIES = 60  # reroutes without gain after which the search ends
+TRIES = 8  # reroutes without gain after which the search ends
 Pair = tuple[Die, Die]  # a block's die, and the one to which it goes
 Path = frozenset[Link]
 
 
-def route(wafer: Wafer, pairs: Iterable[Pair], tries: int = TRIES) -> dict[Pair, Path]:
+def route(wafer: Wafer, pairs: Iterable[Pair]) -> dict[Pair, Path]:
     """Return a path for the block of each pair, by all steps of the module."""
     pairs = list(pairs)
     starts = construct(wafer, pairs), dimension_ordered(wafer, pairs)
-    return min((_improved(wafer, start, tries) for start in starts), key=lambda paths: objective(link_blocks(paths)))
+    return min((_improved(wafer, start) for start in starts), key=lambda paths: objective(link_blocks(paths)))
 
 
 def dimension_ordered(wafer: Wafer, pairs: Iterable[Pair]) -> dict[Pair, Path]:
@@ -54,7 +54,7 @@ def objective(loads: Mapping[Link, int]) -> tuple[int, int]:
     return max(loads.values(), default=0), sum(loads.values())
 
 
-def _improved(wafer: Wafer, start: Mapping[Pair, Path], tries: int) -> dict[Pair, Path]:
+def _improved(wafer: Wafer, start: Mapping[Pair, Path]) -> dict[Pair, Path]:
     """Reroute pairs of the busiest links; fewer of these count as a gain, and the best objective on the way is kept."""
     paths, loads = dict(start), link_blocks(start)
     pairs, rest = list(paths), isqrt(len(paths))
@@ -66,13 +66,11 @@ def _improved(wafer: Wafer, start: Mapping[Pair, Path], tries: int) -> dict[Pair
     best, least, kept = key(), objective(loads), dict(paths)
     tabu: dict[Pair, int] = {}
     failed, iteration = 0, 0
-    while failed < tries:
+    while failed < TRIES:
         iteration += 1
         hot = {link for link, load in loads.items() if load == best[0]}
         movable = [pair for pair in pairs if not hot.isdisjoint(paths[pair]) and tabu.get(pair, 0) < iteration]
         if not movable:
-            if failed + rest >= tries:
-                break
             iteration += rest + 1
             failed += rest + 1
             continue
@@ -113,12 +111,7 @@ def _cheapest(wafer: Wafer, pair: Pair, loads: Mapping[Link, int]) -> Path:
 
 
 def _xy(source: Die, target: Die) -> Path:
-    row, col = source
-    path = [source]
-    while col != target[1]:
-        col += 1 if target[1] > col else -1
-        path.append((row, col))
-    while row != target[0]:
-        row += 1 if target[0] > row else -1
-        path.append((row, col))
-    return frozenset(pairwise(path))
+    (row, col), (last_row, last_col) = source, target
+    right, down = (1 if col < last_col else -1), (1 if row < last_row else -1)
+    along = [(row, at) for at in range(col, last_col, right)] + [(at, last_col) for at in range(row, last_row, down)]
+    return frozenset(pairwise([*along, target]))

@@ -23,15 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.errors import ConfigError, check_counts
-from wafer_triton.train.cost import Streams, sliced
+from wafer_triton.train.cost import sliced
 from wafer_triton.train.dies import Wafer
-from wafer_triton.train.placement import GroupPlacement, exchange
+from wafer_triton.train.placement import AXES, GroupPlacement, exchange
 from wafer_triton.train.product import CUTS, PASSES
 from wafer_triton.train.workload import Operator, Rules, Workload
 
@@ -62,11 +63,7 @@ class ParallelSizes:
         return self.data, self.tensor, self.context, self.stream
 
     def __str__(self) -> str:
-        parts = [
-            f"{name} {size}"
-            for name, size in zip(("data", "tensor", "context", "stream"), self.sizes, strict=True)
-            if size > 1
-        ]
+        parts = [f"{axis} {size}" for axis, size in zip(AXES, self.sizes, strict=True) if size > 1]
         flags = ["sequence"] * self.sequence + [f"sharded {self.sharded}"] * (self.sharded > 0)
         flags += [f"{self.moving.upper()} moving"] * bool(self.moving)
         return ", ".join(parts + flags) or "one die"
@@ -149,12 +146,40 @@ class Reshard:
 
 
 @dataclass(frozen=True)
-class Option:
-    """An operator with a tuple, a placement and a kind of recompute, for one layer.
+class Figures:
+    """What an operator takes of a step with one layer; arrays with a column for each of many pairs.
 
-    Seconds and joules are of a whole step: products, exposed traffic of all micro-batches, and exposed sums of
-    gradients. `state_bytes` and `kept_bytes` are a die's: states of parameters, and activations of all micro-batches in
-    flight. `work_bytes` are held while the layer runs: its gathered weights, and what it recomputes.
+    Seconds and joules are of all micro-batches: products, exposed traffic, and exposed sums of gradients. `sent` are
+    bytes [8] of a die, as `GroupPlacement.loads`. `state_bytes` and `kept_bytes` are a die's: states of parameters, and
+    activations of all micro-batches in flight. `work_bytes` are held while the layer runs: its gathered weights, and
+    what it recomputes.
+    """
+
+    sent: Any
+    compute: Any
+    exposed: Any
+    hbm: Any  # seconds that HBM takes beyond both
+    joules: Any
+    cost: Any  # as `Case.cost`
+    state_bytes: Any
+    kept_bytes: Any
+    work_bytes: Any
+
+    @property
+    def seconds(self) -> Any:
+        """Return seconds of a step."""
+        return self.compute + self.exposed + self.hbm
+
+    @property
+    def bytes(self) -> Any:
+        """Return bytes that a die holds for the whole step."""
+        return self.state_bytes + self.kept_bytes
+
+
+@dataclass(frozen=True)
+class Option(Figures):
+    """An operator with a tuple, a placement and a kind of recompute.
+
     `takes` and `gives` are the layouts of input and output. If the layout that an operator gives is not the one that
     the next takes, a re-sharding is between them.
     """
@@ -164,25 +189,6 @@ class Option:
     recompute: str
     takes: tuple[object, ...]
     gives: tuple[object, ...]
-    sent: tuple[float, ...]  # bytes that a die sends, as `GroupPlacement.loads`
-    compute: float
-    exposed: float
-    hbm: float  # seconds that HBM takes beyond both
-    joules: float
-    cost: float  # as `Case.cost`
-    state_bytes: float
-    kept_bytes: float
-    work_bytes: float
-
-    @property
-    def seconds(self) -> float:
-        """Return seconds of a step."""
-        return self.compute + self.exposed + self.hbm
-
-    @property
-    def bytes(self) -> float:
-        """Return bytes that a die holds for the whole step."""
-        return self.state_bytes + self.kept_bytes
 
     @property
     def loads(self) -> Column:
@@ -193,40 +199,39 @@ class Option:
 def splits(case: Case) -> Iterator[ParallelSizes]:
     """Return every tuple that the wafer's dies and the workload's sizes allow; samples of data groups may be padded."""
     dies, work = case.wafer.dies, case.work
-    for data in _divisors(dies):
-        for context in _divisors(dies // data):
-            if context > work.sequence:
-                continue
-            for tensor in _divisors(dies // data // context):
-                stream = dies // data // context // tensor
-                for moving in ("w", "xy") if stream > 1 else ("",):
-                    cut = tensor * (stream if moving == "xy" else 1)
-                    if work.kv_heads % cut or work.hidden % cut:
-                        continue
-                    for sharded in (0, 1, 3) if data * context > 1 else (0,):
-                        for sequence in (False, True) if tensor > 1 else (False,):
-                            yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
+    divisors = [size for size in range(1, dies + 1) if dies % size == 0]
+    for data, context, tensor in product(divisors, repeat=3):
+        stream, rest = divmod(dies, data * context * tensor)
+        if rest or context > work.sequence:
+            continue
+        for moving, sharded, sequence in product(
+            ("w", "xy") if stream > 1 else ("",),
+            (0, 1, 3) if data * context > 1 else (0,),
+            (False, True) if tensor > 1 else (False,),
+        ):
+            cut = tensor * (stream if moving == "xy" else 1)
+            if not work.kv_heads % cut and not work.hidden % cut:
+                yield ParallelSizes(data, tensor, sequence, context, sharded, stream, moving)
 
 
-def cases(case: Case, pairs: Iterable[Pair]) -> Iterator[Case]:
-    """Yield a case with each number of samples in a micro-batch, the fewest first, in as few as hold the batch.
+def cases(case: Case, pairs: Iterable[Pair]) -> list[Case]:
+    """Return a case for each number of samples in a micro-batch, the fewest first, in as few as hold the batch.
 
     Samples come alone, or in groups with which no sample is cut over the dies of a weight stream, whose rows then need
     no ring of keys and values. Beyond `MANY` samples and `FEW` micro-batches numbers are `1 / FEW` apart.
     """
-    batch, dies = case.work.batch, case.wafer.dies
+    batch = case.work.batch
     groups = sorted({1} | {split.data * split.stream for split, _ in pairs if split.moving == "w"})
-    few = {-(-batch // micro // number) * number for micro in range(1, FEW + 1) for number in groups}
-    apart, size = set[int](), MANY
-    while size < batch // FEW:
-        size = -(-(size + size // FEW) // dies) * dies
-        apart.add(size)
-    for samples in sorted({*range(1, min(MANY, batch + groups[-1])), *few, *apart}):
-        for number in (*groups, samples) if samples in apart else groups:
-            one = replace(case, micro_batches=-(-batch // samples), groups=number)
-            if one.samples == samples:
-                yield one
-                break
+    micros = {*range(1, FEW + 1), *(-(-batch // samples) for samples in range(1, MANY))}
+    tried, samples = {(micro, group) for micro in micros for group in groups}, MANY
+    while samples < batch // FEW:
+        samples = -(-(samples + samples // FEW) // case.wafer.dies) * case.wafer.dies
+        tried.add((-(-batch // samples), samples))
+    fewest = dict[int, Case]()
+    for micro, group in sorted(tried, reverse=True):
+        one = replace(case, micro_batches=micro, groups=group)
+        fewest[one.samples] = one
+    return [fewest[samples] for samples in sorted(fewest)]
 
 
 class Pairs:
@@ -235,42 +240,26 @@ class Pairs:
     def __init__(self, wafer: Wafer, pairs: Sequence[Pair]) -> None:
         self.wafer, self.pairs = wafer, pairs
         self.sizes = np.array([split.sizes for split, _ in pairs]).T
-        self.sequence = np.array([split.sequence for split, _ in pairs])
-        self.sharded = np.array([split.sharded for split, _ in pairs])
-        self.xy = np.array([split.moving == "xy" for split, _ in pairs])
-        links = np.array([[(step.links, step.most) for step in placed.steps] for _, placed in pairs])
+        self.sequence, self.sharded, self.xy = np.array(
+            [(split.sequence, split.sharded, split.moving == "xy") for split, _ in pairs]
+        ).T
+        numbers: dict[object, int] = {}
+        both = np.array([[numbers.setdefault(one, len(numbers)) for one in layouts(*pair)] for pair in pairs]).T
+        self.layouts = {"in": both, "out": both[::-1], "attention": both[[1, 1]]}  # of input and output [2, pairs]
+        steps = [placed.steps for _, placed in pairs]
+        links = np.array([[(step.links, step.most) for step in own] for own in steps])
         self.links, self.most = np.tile(links.transpose(2, 1, 0), (1, 2, 1))  # [8, pairs], as `GroupPlacement.loads`
-        self.rings = [self._transfers([placed.steps[axis].transfers for _, placed in pairs]) for axis in range(4)]
-        numbers: dict[object, int] = {}  # of layouts
-        self.layouts = np.array([[numbers.setdefault(one, len(numbers)) for one in layouts(*pair)] for pair in pairs]).T
-        self.by_layout = np.argsort(self.layouts[0], kind="stable")
-        self.starts = np.flatnonzero(np.diff(self.layouts[0][self.by_layout], prepend=-1))  # of each in this order
-        lanes = np.array([LANES.get(placed.steps[STREAM].kind, 2) for _, placed in pairs])
-        alike = np.array([*self.sizes[[TENSOR, STREAM]], self.xy, lanes, *np.concatenate(self.rings[STREAM])])
-        self.alike = np.unique(alike, axis=1, return_inverse=True)[1]  # a number of pairs whose products are alike
-        self.streams = Streams(self.sizes[STREAM], lanes, links[:, STREAM, 0], tuple(self.rings[STREAM]))
-
-    def passes(self, cases: Sequence[Case], op: Operator) -> list[list[Column]]:
-        """Return compute, exposed and waiting seconds, bytes of HBM, copies and sums [6, pairs] of both passes.
-
-        Of a micro-batch of each case, all of one wafer and with the same rules: the forward pass of a product, and the
-        others together. Equal products of all cases are sliced once, which halves the time of a plan.
-        """
-        rows = np.array([self.rows(case) for case in cases])
-        _, first, number = np.unique(rows * len(self.pairs) + self.alike, return_index=True, return_inverse=True)
-        case, rows, first = cases[0], rows.flat[first], first % len(self.pairs)
-        (_, tensor, _, stream), xy = self.sizes[:, first], self.xy[first]
-        both = np.zeros((2, 6, len(first)))
-        for moving, own in (("w", ~xy), ("x" if op.side == "in" else "y", xy)):
-            k = np.ceil(op.k / (tensor if op.side == "out" else 1) / (stream if "k" in CUTS[moving] else 1))
-            n = np.ceil(op.n / (tensor if op.side == "in" else 1) / (stream if "n" in CUTS[moving] else 1))
-            for at, which in enumerate(PASSES[moving] if own.any() else ()):
-                tiles = np.array(np.broadcast_arrays(rows, k, n))[:, own]
-                both[min(at, 1)][:, own] += sliced(
-                    self.wafer, self.streams.only(first[own]), moving, which, tiles,
-                    case.rules.element, case.rules.sums, case.weights,
-                )[1:]  # fmt: skip
-        return [[one[:, own] for one in both] for own in number.reshape(len(cases), -1)]
+        kinds = max(len(step.transfers) for own in steps for step in own)
+        self.rings = np.zeros((4, 3, kinds, len(pairs)))  # hops, blocks over the busiest link and count of transfers
+        for number, own in enumerate(steps):
+            for axis, step in enumerate(own):
+                for kind, ((hops, blocks), count) in enumerate(step.transfers):
+                    self.rings[axis, :, kind, number] = hops, blocks, count
+        lanes = [LANES.get(own[STREAM].kind, 2) for own in steps]
+        self.streams = np.array(
+            [self.sizes[STREAM], lanes, links[:, STREAM, 0], *self.rings[STREAM].reshape(-1, len(pairs))]
+        )
+        self.alike = np.unique([*self.streams, self.sizes[TENSOR], self.xy], axis=1, return_inverse=True)[1]
 
     def rows(self, case: Case) -> Column:
         """Return rows of a die before tensor parallelism splits them; those that do not divide are padded."""
@@ -278,167 +267,135 @@ class Pairs:
         own = -(-case.samples // data) * -(-case.work.sequence // context)
         return -(-own // stream)
 
-    def _transfers(self, steps: Sequence[tuple[tuple[tuple[int, int], int], ...]]) -> list[Column]:
-        """Return hops, blocks over the busiest link and count of each kind of transfer [kinds, pairs]."""
-        most = max(map(len, steps))
-        rows = [[(*pair, count) for pair, count in step] + [(0, 0, 0)] * (most - len(step)) for step in steps]
-        return list(np.array(rows, float).reshape(len(steps), most, 3).transpose(2, 1, 0))
+    def passes(self, cases: Sequence[Case], op: Operator) -> Column:
+        """Return the forward pass of a product, and the others together, of a micro-batch of each case.
 
-    def ring(self, axis: int, size: Column, beside: Column | float = 0.0) -> Column:
-        """Return exposed seconds of the transfers of an axis with blocks of `size` bytes, in pieces that fit SRAM."""
-        hops, load, count = self.rings[axis]
-        pieces = np.maximum(1, np.ceil(5 * size / self.wafer.sram_bytes))
-        taken = self.wafer.transfer_seconds(hops, size / pieces * load)
-        return (size > 0) * (count * np.maximum(0.0, taken * pieces - beside)).sum(0)
+        Compute, exposed and waiting seconds, bytes of HBM, copies and sums [cases, 2, 6, pairs]. Cases differ in their
+        samples alone. Equal products of all cases are sliced once, which halves the time of a plan.
+        """
+        rows = np.array([self.rows(case) for case in cases])
+        _, first, number = np.unique(rows * len(self.pairs) + self.alike, return_index=True, return_inverse=True)
+        rows, first = rows.flat[first], first % len(self.pairs)
+        (_, tensor, _, stream), xy = self.sizes[:, first], self.xy[first]
+        both = np.zeros((2, 6, len(first)))
+        for moving, chosen in (("w", xy == 0), ("x" if op.side == "in" else "y", xy == 1)):
+            k, n = (
+                np.ceil(size / np.where(op.side == side, tensor, 1) / np.where(axis in CUTS[moving], stream, 1))
+                for axis, size, side in (("k", op.k, "out"), ("n", op.n, "in"))
+            )
+            for at, which in enumerate(PASSES[moving] if chosen.any() else ()):
+                both[min(at, 1)][:, chosen] += sliced(
+                    self.wafer, self.streams[:, first[chosen]], moving, which, np.array([rows, k, n])[:, chosen],
+                    cases[0].rules.element, cases[0].rules.sums, cases[0].weights,
+                )[1:]  # fmt: skip
+        return np.moveaxis(both[:, :, number.reshape(len(cases), -1)], 2, 0)
+
+
+class Traffic:
+    """What a die of every pair sends: bytes [8, pairs] as `GroupPlacement.loads`, in rings beside its products."""
+
+    def __init__(self, pairs: Pairs, rules: Rules) -> None:
+        self.pairs, self.rules = pairs, rules
+        self.sent = np.zeros((8, len(pairs.pairs)))
+
+    def rings(self, axis: int, block: Column, gathers: Any, sums: Any, beside: Column | float = 0.0) -> Column:
+        """Add rings of an axis with blocks of `block` elements; return seconds beyond those `beside` each transfer."""
+        wafer, (hops, load, count) = self.pairs.wafer, self.pairs.rings[axis]
+        seconds: Column = np.zeros_like(block, float)
+        for way, times, element in ((axis, gathers, self.rules.element), (axis + 4, sums, self.rules.sums)):
+            size = block * element
+            self.sent[way] += times * (self.pairs.sizes[axis] - 1) * size
+            pieces = np.maximum(1, np.ceil(5 * size / wafer.sram_bytes))  # that fit SRAM
+            taken = pieces * wafer.transfer_seconds(hops, size / pieces * load)
+            seconds = seconds + times * (size > 0) * (count * np.maximum(0.0, taken - beside)).sum(0)
+        return seconds
+
+    def replicas(self, weights: Column, gathers: int) -> Column:
+        """Return seconds of gathers of weights and a sum of their gradients over data and context groups."""
+        data, _, context, _ = self.pairs.sizes
+        block = weights / (data * context)  # the second axis gathers the first one's results
+        return self.rings(DATA, block, gathers, 1) + self.rings(CONTEXT, block * data, gathers, 1)
+
+    def crowded(self, seconds: Column) -> Column:
+        """Return what the busiest link, to which all axes add, takes beyond `seconds`."""
+        rate, beyond = self.pairs.wafer.link_bytes_per_second, np.zeros_like(seconds)
+        for number in map(int, np.flatnonzero((self.sent * self.pairs.most).sum(0) > seconds * rate)):
+            busiest = (self.sent[:, number] @ self.pairs.pairs[number][1].loads).max() / rate
+            beyond[number] = max(0.0, busiest - seconds[number])
+        return beyond
+
+
+def priced(case: Case, op: Operator, pairs: Pairs, recompute: str, passes: Column | None = None) -> Figures:
+    """Return figures of an operator with every pair; `passes` are a product's, of `Pairs.passes`."""
+    wafer, rules, rate = case.wafer, case.rules, case.wafer.hbm_bytes_per_second
+    data, tensor, context, stream = pairs.sizes
+    rows, weights, stage = pairs.rows(case), op.weights / tensor / stream, pairs.sharded == 3
+    again = 2 if recompute == "full" or (recompute == "selective" and not op.weights) else 1  # forward passes
+    scores = op.scores * rows / tensor
+    traffic, once = Traffic(pairs, rules), Traffic(pairs, rules)  # of a micro-batch, and of a step
+    if op.weights:
+        forward, backward = pairs.passes([case], op)[0] if passes is None else passes
+        compute, exposed, late, hbm, *sent = again * forward + backward
+        traffic.sent[[STREAM, STREAM + 4]] = sent
+        copies, sums = (again, 1) if op.side == "in" else (1, again)
+        gathers = np.where(pairs.sequence, copies, sums)  # all-reduces take both in the same pass
+        block = rows * (op.k if op.side == "in" else op.n) / tensor
+        exposed = exposed + traffic.rings(TENSOR, block, gathers, sums)
+    else:
+        forward = op.flops * rows / tensor / wafer.flops
+        compute, late = (2 + again) * forward, np.zeros_like(forward)
+        # keys and values move in a ring of all dies with rows of the same samples
+        block = 2 * case.work.kv_width * rows / tensor
+        spread = (pairs.xy == 0) & (-(-case.samples // data) % stream > 0)
+        exposed = traffic.rings(CONTEXT, block, 1 + again, 1, forward / context)
+        exposed = exposed + traffic.rings(STREAM, block * spread, 1 + again, 1, forward / stream)
+        kept = 2 * scores if recompute == "none" else 0.0
+        hbm = (2 + again) * (op.split + rules.element * case.work.width) * rows / tensor + kept
+    exposed = exposed + np.maximum(0.0, traffic.replicas(weights * stage, 2) - compute)
+    exposed = exposed + traffic.crowded(compute + exposed + late)
+    hbm = hbm + weights * stage * (2 * rules.element + rules.sums)
+    late = late + np.maximum(0.0, hbm / rate - compute - exposed - late)
+    hides = compute * (1 + again) / (2 + again)  # all after the first forward pass
+    sync = once.replicas(weights * ~stage, 1) - hides
+    once.sent += traffic.sent
+    ends = np.maximum(sync, once.crowded(compute + exposed + late))
+    micro = case.micro_batches
+    update = 2 * weights / np.where(pairs.sharded > 0, data * context, 1) * rules.states
+    compute, exposed, late = compute * micro, exposed * micro + ends, late * micro + update / rate
+    sent = traffic.sent * (micro - 1) + once.sent
+    joules = wafer.dies * wafer.joules(compute * wafer.flops, (sent * pairs.links).sum(0), hbm * micro + update)
+    cut = np.where(pairs.sequence | (tensor == 1), tensor, 1)
+    written = op.common * rows / cut + op.split * rows / tensor
+    entry = 2 * op.k * rows / cut * (op.name == "qkv")  # of the layer
+    kept, recomputed = {
+        "none": (written + scores, 0.0), "selective": (written, scores), "full": (entry, written + scores),
+    }[recompute]  # fmt: skip
+    gathered = weights * stage * (rules.weight + rules.gradient)
+    return Figures(
+        sent, compute, exposed, late, joules, case.cost(compute + exposed + late, joules),
+        rules.state_bytes(weights, pairs.sharded, data * context), kept * case.in_flight, gathered + recomputed,
+    )  # fmt: skip
 
 
 def option(case: Case, op: Operator, split: ParallelSizes, placed: GroupPlacement, recompute: str) -> Option:
     """Return the price of an operator with a tuple on a placement."""
-    return Priced(case, op, Pairs(case.wafer, [(split, placed)]), recompute).option(0)
+    pairs = Pairs(case.wafer, [(split, placed)])
+    return picked(priced(case, op, pairs, recompute), op, pairs.pairs[0], recompute, 0)
 
 
-class Priced:
-    """An operator with each of many pairs: figures are columns, as those of `Option`, which `option` picks."""
-
-    def __init__(self, case: Case, op: Operator, columns: Pairs, recompute: str, passes: Sequence[Column] = ()) -> None:
-        self.case, self.op, self.columns, self.recompute = case, op, columns, recompute
-        self.wafer, self.rules = case.wafer, case.rules
-        rules, rate = case.rules, case.wafer.hbm_bytes_per_second
-        self.data, self.tensor, self.context, self.stream = columns.sizes
-        self.rows = columns.rows(case)
-        self.weights = op.weights / self.tensor / self.stream
-        self.sent, self.once = (np.zeros((8, len(columns.pairs))) for _ in range(2))
-        attention = op.side == "attention"
-        again = 2 if recompute == "full" or (recompute == "selective" and attention) else 1  # forward passes
-        if attention:
-            compute, exposed, late, hbm = self._attention(again)
-        else:
-            forward, backward = passes or columns.passes([case], op)[0]
-            compute, exposed, late, hbm, *sent = again * forward + backward
-            self.sent[[STREAM, STREAM + 4]] += sent
-        exposed = exposed + self._tensor(again)
-        gathers, sync, moved = self._replicas()
-        hbm = hbm + moved
-        exposed = exposed + np.maximum(0.0, gathers - compute)
-        exposed += self._crowded(self.sent, compute + exposed + late)
-        late = late + np.maximum(0.0, hbm / rate - compute - exposed - late)
-        hides = compute * (1 + again) / (2 + again)  # all after the first forward pass
-        ends = np.maximum(sync - hides, self._crowded(self.sent + self.once, compute + exposed + late))
-        micro, over = case.micro_batches, self.data * self.context
-        update = 2 * self.weights / np.where(self.columns.sharded > 0, over, 1) * rules.states
-        self.compute = compute * micro
-        self.exposed = exposed * micro + ends
-        self.hbm = late * micro + update / rate
-        self.state_bytes = rules.state_bytes(self.weights, columns.sharded, over)
-        self.kept_bytes, self.work_bytes = self._memory()
-        self.sent = self.sent * micro + self.once
-        self.seconds, self.bytes = self.compute + self.exposed + self.hbm, self.state_bytes + self.kept_bytes
-        links = (self.sent * columns.links).sum(0)
-        self.joules = self.wafer.dies * self.wafer.joules(self.compute * self.wafer.flops, links, hbm * micro + update)
-        self.cost = case.cost(self.seconds, self.joules)
-
-    def option(self, number: int) -> Option:
-        """Return the option of a pair."""
-        split, placed = self.columns.pairs[number]
-        split = split if self.op.weights else replace(split, sharded=0)
-        rows, columns = layouts(split, placed)
-        takes, gives = (rows if self.op.side == side else columns for side in ("in", "out"))
-        figures = (
-            self.compute, self.exposed, self.hbm, self.joules, self.cost, self.state_bytes, self.kept_bytes,
-            self.work_bytes,
-        )  # fmt: skip
-        sent = tuple(map(float, self.sent[:, number]))
-        return Option(split, placed, self.recompute, takes, gives, sent, *(float(column[number]) for column in figures))
-
-    def _crowded(self, sent: Column, seconds: Column) -> Column:
-        """Return what the busiest link, to which all axes add, takes beyond `seconds`."""
-        rate, beyond = self.wafer.link_bytes_per_second, np.zeros_like(seconds)
-        for number in map(int, np.flatnonzero((sent * self.columns.most).sum(0) > seconds * rate)):
-            busiest = (sent[:, number] @ self.columns.pairs[number][1].loads).max() / rate
-            beyond[number] = max(0.0, busiest - seconds[number])
-        return beyond
-
-    def _ring(self, axis: int, size: Column, beside: Column | float = 0.0, sums: bool = False) -> Column:
-        """Return exposed seconds of a ring's transfers of blocks of `size` bytes; sums move backwards."""
-        self.sent[axis + 4 * sums] += (self.columns.sizes[axis] - 1) * size
-        return self.columns.ring(axis, size, beside)
-
-    def _attention(self, again: int) -> tuple[Column, Column, Column, Column]:
-        """Return compute, exposed transfers, waits for HBM and bytes of HBM of a micro-batch.
-
-        Keys and values move in a ring of all dies with rows of the same samples.
-        """
-        work, rules = self.case.work, self.rules
-        forward = self.op.flops * self.rows / self.tensor / self.wafer.flops
-        spread = ~self.columns.xy & (-(-self.case.samples // self.data) % self.stream > 0)
-        own = 2 * work.kv_width * self.rows / self.tensor
-        exposed = np.zeros_like(own)
-        for axis, size in ((CONTEXT, self.context), (STREAM, np.where(spread, self.stream, 1))):
-            block, beside = own * (size > 1), forward / size
-            exposed += (again + 1) * self._ring(axis, block * rules.element, beside)
-            exposed += self._ring(axis, block * rules.sums, beside, sums=True)
-            self.sent[axis] += again * (self.columns.sizes[axis] - 1) * block * rules.element
-        rows = self.rows / self.tensor
-        hbm = ((2 + again) * (self.op.split + rules.element * work.width) + 2 * self._scores()) * rows
-        compute = (2 + again) * forward
-        return compute, exposed, np.zeros_like(own), hbm
-
-    def _scores(self) -> float:
-        """Return bytes of scores that a row keeps."""
-        return self.op.scores if self.recompute == "none" else 0.0
-
-    def _tensor(self, again: int) -> Column:
-        """Return seconds of the gathers and sums of tensor parallelism around a product."""
-        op, rules = self.op, self.rules
-        if op.side == "attention":
-            return np.zeros(len(self.rows))
-        size = self.rows * (op.k if op.side == "in" else op.n) / self.tensor * (self.tensor > 1)
-        gather, scatter = self.columns.ring(TENSOR, size * rules.element), self.columns.ring(TENSOR, size * rules.sums)
-        # without `sequence` both, and in the product's forward or backward pass alone
-        copies, sums = (
-            np.where(self.columns.sequence, own, again if op.side == "out" else 1)
-            for own in ((again, 1) if op.side == "in" else (1, again))
-        )
-        sent = (self.tensor - 1) * size
-        self.sent[TENSOR] += copies * sent * rules.element
-        self.sent[TENSOR + 4] += sums * sent * rules.sums
-        return copies * gather + sums * scatter
-
-    def _replicas(self) -> tuple[Column, Column, Column]:
-        """Return seconds of a micro-batch for sharded weights, of a step for sums of gradients, and bytes of HBM."""
-        rules, stage = self.rules, self.columns.sharded == 3
-        gathers = sync = np.zeros_like(self.weights)
-        block = self.weights / (self.data * self.context)
-        for axis, size in ((DATA, self.data), (CONTEXT, self.context)):
-            inside, outside = block * ((size > 1) & stage), block * ((size > 1) & ~stage)
-            gathers = gathers + 2 * self._ring(axis, inside * rules.element)
-            self.sent[axis] += (size - 1) * inside * rules.element
-            gathers = gathers + self._ring(axis, inside * rules.sums, sums=True)
-            for way, own in ((axis, rules.weight), (axis + 4, rules.sums)):
-                sync = sync + self.columns.ring(axis, outside * own)
-                self.once[way] += (size - 1) * outside * own
-            block = block * size  # the second axis gathers the first one's results
-        return gathers, sync, self.weights * stage * (2 * rules.element + rules.sums)
-
-    def _memory(self) -> tuple[Column, Column]:
-        """Return a die's bytes of activations for backward, and of the layer's working memory."""
-        op, cut = self.op, np.where(self.columns.sequence | (self.tensor == 1), self.tensor, 1)
-        written = op.common * self.rows / cut + op.split * self.rows / self.tensor
-        scores = op.scores * self.rows / self.tensor
-        gathered = self.weights * (self.columns.sharded == 3) * (self.rules.weight + self.rules.gradient)
-        if self.recompute == "full":
-            entry = 2 * op.k * self.rows / cut if op.name == "qkv" else 0.0 * written
-            return entry * self.case.in_flight, gathered + written + scores
-        if self.recompute == "selective":
-            return written * self.case.in_flight, gathered + scores
-        return (written + scores) * self.case.in_flight, gathered
+def picked(figures: Figures, op: Operator, pair: Pair, recompute: str, number: int) -> Option:
+    """Return the option of a pair, whose number in the figures is `number`."""
+    split, placed = pair
+    rows, columns = layouts(split, placed)
+    takes, gives = (rows if op.side == side else columns for side in ("in", "out"))
+    own: dict[str, Any] = {name: column[..., number].tolist() for name, column in vars(figures).items()}
+    return Option(
+        split=split if op.weights else replace(split, sharded=0), placed=placed, recompute=recompute, takes=takes,
+        gives=gives, **own,
+    )  # fmt: skip
 
 
 def layouts(split: ParallelSizes, placed: GroupPlacement) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return the layout of a pair of products outside, and between them: columns if heads are cut."""
-    rows = (placed.sides, placed.strides, placed.fixed, split.sizes, split.sequence)
+    rows = (placed.sides, placed.strides, split.sizes, split.sequence)
     return rows, (*rows, split.moving) if split.moving == "xy" or split.tensor > 1 else rows
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]

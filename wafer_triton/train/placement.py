@@ -12,20 +12,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
+from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.algorithms.stream import Group, path, stream
-from wafer_triton.errors import MeshError, check_counts, shown
+from wafer_triton.errors import MeshError
 from wafer_triton.train.dies import Wafer
 from wafer_triton.train.mapping import Pair, dimension_ordered, route
 
 AXES = ("data", "tensor", "context", "stream")
-NESTED = (1, 3, 2, 0)  # axes of the fixed placement, from neighbouring dies outwards
-REROUTES = 8  # without gain, after which the mapping of a step ends
+NESTED = (0, 2, 3, 1)  # axes of the fixed placement, the last on neighbouring dies
 RINGS = ("cycle", "interleaved", "wrap")
 Loads = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ IDLE = RingStep("none")
 
 @dataclass(frozen=True)
 class GroupPlacement:
-    """The rectangle (rows, columns) and stride (rows, columns) of every axis, or `fixed`; and their fastest rings.
+    """The rectangle (rows, columns) and stride (rows, columns) of every axis, none if fixed; and their fastest rings.
 
     `steps[axis]` is a ring's; on the axis of the stream it may be a relay's, if that is the fastest.
     """
@@ -73,12 +73,16 @@ class GroupPlacement:
     sides: tuple[tuple[int, int], ...]
     strides: tuple[tuple[int, int], ...]
     steps: tuple[RingStep, ...]
-    fixed: bool = False
 
     @cached_property
     def links(self) -> float:
         """Return the links that a block crosses on average in a step, summed over the axes."""
         return sum(step.links for step in self.steps)
+
+    @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """Return the numbers by which placements are compared: seconds and joules grow with them."""
+        return tuple(number for step in self.steps for number in (*step.worst, step.links))
 
     @cached_property
     def loads(self) -> Loads:
@@ -88,16 +92,15 @@ class GroupPlacement:
         return np.concatenate([ways, ways.reshape(4, -1, 2)[..., ::-1].reshape(4, -1)])
 
     def __str__(self) -> str:
-        if self.fixed:
-            return "row by row"
         named = [
             f"{axis} {rows}x{cols}" + (f" every {down}x{right}" if (down, right) != (1, 1) else "")
-            for axis, (rows, cols), (down, right) in zip(AXES, self.sides, self.strides, strict=True)
+            for axis, (rows, cols), (down, right) in zip(AXES, self.sides, self.strides, strict=False)
             if rows * cols > 1
         ]
-        return ", ".join(named) or "one die"
+        return ", ".join(named) or ("one die" if self.sides else "row by row")
 
 
+@lru_cache(maxsize=4096)  # tuples that differ in what is sharded or moves take the same
 def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[GroupPlacement, ...]:
     """Return every rectangular placement of axes of `sizes` (as `AXES`).
 
@@ -105,34 +108,22 @@ def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tupl
     Raises MeshError unless four sizes multiply to the wafer's dies.
     """
     _demand(wafer, sizes)
-    return _placements(wafer, sizes, prune)
-
-
-@lru_cache(maxsize=4096)
-def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[GroupPlacement, ...]:
-    used = [axis for axis, size in enumerate(sizes) if size > 1]
-    by_sides: dict[object, GroupPlacement] = {}
-    for order in permutations(used):
-        for sides in _sides([sizes[axis] for axis in order], wafer.rows, wafer.cols):
-            rectangles, strides = [(1, 1)] * 4, [(1, 1)] * 4
-            down, right = 1, 1
-            for axis, (rows, cols) in zip(order, sides, strict=True):
-                rectangles[axis] = rows, cols
-                strides[axis] = down if rows > 1 else 1, right if cols > 1 else 1
+    placed: dict[object, GroupPlacement] = {}
+    for order in permutations(axis for axis, size in enumerate(sizes) if size > 1):
+        for nested in _sides([sizes[axis] for axis in order], wafer.rows):
+            sides, strides, down, right = [(1, 1)] * 4, [(1, 1)] * 4, 1, 1
+            for axis, (rows, cols) in zip(order, nested, strict=True):
+                sides[axis], strides[axis] = (rows, cols), (down if rows > 1 else 1, right if cols > 1 else 1)
                 down, right = down * rows, right * cols
-            steps = [
-                _step(wafer, *rectangles[axis], *strides[axis], name == "stream") for axis, name in enumerate(AXES)
-            ]
-            placed = GroupPlacement(tuple(rectangles), tuple(strides), tuple(steps))
-            by_sides.setdefault((placed.sides, placed.strides), placed)
+            steps = (_step(wafer, *sides[axis], *strides[axis], axis == 3) for axis in range(4))
+            placed.setdefault((*sides, *strides), GroupPlacement(tuple(sides), tuple(strides), tuple(steps)))
     if not prune:
-        return tuple(by_sides.values())
-    kept: dict[tuple[float, ...], GroupPlacement] = {}
-    for placed in sorted(by_sides.values(), key=lambda placed: (_numbers(placed), placed.links)):
-        numbers = _numbers(placed)
-        if not any(all(a <= b for a, b in zip(better, numbers, strict=True)) for better in kept):
-            kept[numbers] = placed
-    return tuple(kept.values())
+        return tuple(placed.values())
+    kept: list[GroupPlacement] = []
+    for one in sorted(placed.values(), key=lambda one: (one.numbers, one.links)):
+        if not any(all(map(le, better.numbers, one.numbers)) for better in kept):
+            kept.append(one)
+    return tuple(kept)
 
 
 @lru_cache(maxsize=1024)  # three baselines take the same: 1.3 of 12 s of a plan of all
@@ -142,17 +133,13 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...]) -> GroupPlacement:
     Raises MeshError unless four sizes multiply to the wafer's dies.
     """
     _demand(wafer, sizes)
-    dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
-    steps = [IDLE] * 4
-    stride = 1
-    for axis in NESTED:
-        size = sizes[axis]
-        if size > 1:
-            starts = [start for start in range(len(dies)) if start // stride % size == 0]
-            rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
-            steps[axis] = _measured(wafer, "wrap", tuple(rings), mapped=False)
-        stride *= size
-    return GroupPlacement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), fixed=True)
+    steps, numbers = [IDLE] * 4, np.arange(wafer.dies).reshape([sizes[axis] for axis in NESTED])
+    for place, axis in enumerate(NESTED):
+        if sizes[axis] > 1:
+            rings = np.moveaxis(numbers, place, -1).reshape(-1, sizes[axis]).tolist()
+            dies = tuple(tuple(divmod(die, wafer.cols) for die in ring) for ring in rings)
+            steps[axis] = _measured(wafer, "wrap", dies, mapped=False)
+    return GroupPlacement((), (), tuple(steps))
 
 
 @lru_cache(maxsize=64)
@@ -166,32 +153,19 @@ def exchange(wafer: Wafer) -> RingStep:
 
 
 def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
-    if len(sizes) != len(AXES):
-        raise MeshError(f"sizes = {shown(sizes)}: give {len(AXES)} of them, of {', '.join(AXES)}; 1 without groups")
-    check_counts(**dict(zip(AXES, sizes, strict=True)))
-    dies = prod(sizes)
-    if dies != wafer.dies:
-        named = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, sizes, strict=True))
+    if len(sizes) != len(AXES) or prod(sizes) != wafer.dies:
+        named = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, sizes, strict=False))
         raise MeshError(
-            f"{named} are {dies} dies, wafer {wafer.name} has {wafer.dies}; the sizes must multiply to that"
+            f"{named} on wafer {wafer.name} of {wafer.dies} dies: give sizes of {', '.join(AXES)} that multiply "
+            f"to the dies"
         )
 
 
-def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Return rectangles of axes in order whose rows multiply to `rows` and whose columns to `cols`."""
-    if not sizes:
-        if rows == cols == 1:
-            yield ()
-        return
-    for down in range(1, sizes[0] + 1):
-        if sizes[0] % down == 0 and rows % down == 0 and cols % (sizes[0] // down) == 0:
-            for rest in _sides(sizes[1:], rows // down, cols // (sizes[0] // down)):
-                yield ((down, sizes[0] // down), *rest)
-
-
-def _numbers(placed: GroupPlacement) -> tuple[float, ...]:
-    """Return the numbers by which placements are compared: seconds and joules grow with them."""
-    return tuple(number for step in placed.steps for number in (*step.worst, step.links))
+def _sides(sizes: Sequence[int], rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Return rectangles of axes in order whose rows multiply to `rows`."""
+    for downs in product(*([down for down in range(1, size + 1) if size % down == 0] for size in sizes)):
+        if prod(downs) == rows:
+            yield tuple((down, size // down) for down, size in zip(downs, sizes, strict=True))
 
 
 @lru_cache(maxsize=8192)
@@ -232,7 +206,7 @@ def _routed(
 ) -> RingStep:
     """Return transfers whose pairs are all routed together."""
     pairs = dict.fromkeys(pair for sent in transfers for pair in sent)
-    paths = route(wafer, pairs, REROUTES) if wafer.failed and mapped else dimension_ordered(wafer, pairs)
+    paths = route(wafer, pairs) if wafer.failed and mapped else dimension_ordered(wafer, pairs)
     loads, counts = np.zeros(len(wafer.edges)), Counter[tuple[int, int]]()
     number = {link: at for at, link in enumerate(wafer.edges)}
     for sent in transfers:

@@ -1,150 +1,106 @@
 """The solver's first level: one option for every operator of a layer, exactly, with labels of cost and bytes.
 
 The cost is that of `Case.cost`. A layer is a closed chain: after its last operator comes the first of the next layer.
-Between options of different layouts an activation is re-sharded, which costs the same everywhere. A best chain has no
-re-sharding, so that all its operators share a placement and sizes; or it has one, after which it is an open chain. Both
-are solved by dynamic programming over layouts that keeps every label which no other beats in cost, bytes and working
-memory.
+Between options of different layouts an activation is re-sharded, which costs the same everywhere. Dynamic programming
+over layouts keeps every label which no other beats in cost, bytes and working memory.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wafer_triton.train.options import Option
+
+Numbers = NDArray[Any]
+Table = tuple[Numbers, Numbers, Numbers]  # figures, layouts and numbers of an operator's options
+NOTHING = np.zeros((3, 0))
 
 
 @dataclass(frozen=True)
 class Label:
-    """Options of the first operators of a chain, with their cost, bytes and working memory, and their re-shardings."""
+    """An option for every operator of a layer: their cost with that of re-shardings, bytes and working memory."""
 
-    cost: float = 0.0
-    bytes: float = 0.0
+    chosen: tuple[Option, ...]
+    cost: float
+    bytes: float
     work: float = 0.0
-    chosen: tuple[Option, ...] = ()
-    reshards: int = 0
 
-    def __add__(self, other: Label) -> Label:
-        return Label(
-            self.cost + other.cost, self.bytes + other.bytes, self.work + other.work, self.chosen + other.chosen,
-            self.reshards + other.reshards,
-        )  # fmt: skip
+    @property
+    def reshards(self) -> int:
+        """Return how often an activation changes its layout in a layer and before the next."""
+        return sum(one.gives != after.takes for one, after in pairwise([*self.chosen, self.chosen[0]]))
 
 
-def label_of(option: Option) -> Label:
-    """Return the label of one option."""
-    return Label(option.cost, option.bytes, option.work_bytes, (option,))
+def useful(figures: Numbers, layouts: Numbers, reshard: float) -> Numbers:
+    """Return the numbers of those that no other beats in cost, bytes and working memory [3, n], the cheapest first.
 
-
-def front(labels: Iterable[Label]) -> list[Label]:
-    """Return the labels that no other beats, the cheapest first."""
-    kept: list[Label] = []
-    for one in sorted(labels, key=lambda one: (one.cost, one.bytes, one.work)):
-        if not beaten(kept, one.cost, one.bytes, one.work):
-            kept.append(one)
-    return kept
+    For each of the `layouts` [2, n] in which they differ, the other one costs a re-sharding more.
+    """
+    kept, rest = [], np.lexsort(figures[::-1])
+    while len(rest):
+        best, rest = rest[0], rest[1:]
+        kept.append(best)
+        changes = (layouts[:, rest] != layouts[:, [best]]).sum(0)
+        beaten = (figures[1:, rest] >= figures[1:, [best]]).all(0)
+        rest = rest[~beaten | (figures[0, rest] < figures[0, best] + changes * reshard)]
+    return np.array(kept, int)
 
 
 def layer(
-    options: Sequence[Sequence[Option]], reshard: float = 0.0, known: Sequence[Label] = (),
-    prices: tuple[float, float, float] = (1.0, 0.0, 0.0), most: float = inf,
-) -> list[Label]:  # fmt: skip
-    """Return the front of all closed chains of one option for every operator, and of chains that are `known`.
+    figures: Sequence[Numbers], layouts: Sequence[Numbers], reshard: float = 0.0
+) -> tuple[Numbers, Numbers]:  # fmt: skip
+    """Return cost, bytes and memory [3, n] of the front of all closed chains, and an option for each operator [n, ops].
 
-    A change of layout costs `reshard`. Chains with a re-sharding whose cost, bytes and working memory at `prices` are
-    above `most` are left out.
+    An operator's options have `figures` [3, options] and numbers of the `layouts` of their input and output [2,
+    options], from 0. A change of layout costs `reshard`.
     """
-
-    def weighed(one: Label) -> float:
-        return sum(price * own for price, own in zip(prices, (one.cost, one.bytes, one.work), strict=True))
-
-    change = Label(cost=reshard, reshards=1)
-    kept = [_undominated([label_of(option) for option in own]) for own in options]
-    best = front([*known, *(label for labels in _without_reshards(kept) for label in labels)])
-    least = [
-        [
-            min((figure(one) for one in own), default=inf)
-            for figure in (lambda one: one.cost, lambda one: one.bytes, lambda one: one.work, weighed)
-        ]
-        for own in kept
-    ]
-    for first in range(len(kept)):  # a chain with a re-sharding before operator `first`
-        turned = _open([*kept[first:], *kept[:first]], change, best, [*least[first:], *least[:first]], prices, most)
-        back = len(kept) - first
-        best = front([*best, *(replace(one, chosen=one.chosen[back:] + one.chosen[:back]) for one in turned)])
-    return best
+    count = len(figures)
+    tables: list[Table] = [(own, some, np.arange(some.shape[1])) for own, some in zip(figures, layouts, strict=True)]
+    for place in [*range(count)] * 2:
+        own, (takes, gives), numbers = tables[place]
+        given, taken = tables[place - 1][1][1], tables[(place + 1) % count][1][0]
+        # layouts that no neighbour has are alike
+        near = np.array([np.where(np.isin(takes, given), takes, -1), np.where(np.isin(gives, taken), gives, -2)])
+        kept = useful(own, near, reshard)
+        tables[place] = own[:, kept], near[:, kept], numbers[kept]
+    labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, closed=True)
+    for first in range(count):  # before which an activation changes its layout, from one that no option has
+        order = [*tables[first:], *tables[:first]]
+        sums, path = _chains(order, np.array([-3]), reshard, labels)
+        labels, chosen = np.hstack([labels, sums]), np.vstack([chosen, np.roll(path, first, 1)])
+        kept = useful(labels, labels[:2] * 0, 0.0)
+        labels, chosen = labels[:, kept], chosen[kept]
+    return labels, chosen
 
 
-def _undominated(labels: Sequence[Label]) -> list[Label]:
-    """Return the labels of one option that no other between the same layouts beats."""
-    by_layouts: dict[tuple[object, object], list[Label]] = defaultdict(list)
-    for label in labels:
-        by_layouts[label.chosen[0].takes, label.chosen[0].gives].append(label)
-    return [label for own in by_layouts.values() for label in front(own)]
+def _chains(
+    tables: Sequence[Table], starts: Numbers, reshard: float, known: Numbers = NOTHING, closed: bool = False
+) -> tuple[Numbers, Numbers]:  # fmt: skip
+    """Return figures [3, n] of chains from one of the layouts on, and their options [n, operators].
 
-
-def _without_reshards(options: Sequence[Sequence[Label]]) -> Iterable[list[Label]]:
-    """Yield the front of chains without re-sharding that end in the layout of their beginning, for every layout."""
-    tables = []
-    for own in options:
-        table: dict[object, list[Label]] = defaultdict(list)
-        for one in own:
-            table[one.chosen[0].takes].append(one)
-        tables.append(table)
-    for start in tables[0]:
-        labels: dict[object, list[Label]] = {start: [Label()]}
-        for table in tables:
-            after: dict[object, list[Label]] = defaultdict(list)
-            for layout, here in labels.items():
-                for one in table.get(layout, ()):
-                    after[one.chosen[0].gives] += [label + one for label in here]
-            labels = {layout: front(own) for layout, own in after.items()}
-        yield labels.get(start, [])
-
-
-def _open(
-    options: Sequence[Sequence[Label]], change: Label, best: Sequence[Label], least: Sequence[Sequence[float]],
-    prices: tuple[float, float, float], most: float,
-) -> list[Label]:  # fmt: skip
-    """Return the front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
-    every, labels = [change], dict[object, list[Label]]()
-
-    def useful(both: Label, rest: Sequence[float]) -> bool:
-        cost, size, work, weighed = rest
-        if prices[0] * both.cost + prices[1] * both.bytes + prices[2] * both.work + weighed > most:
-            return False
-        return not beaten(best, both.cost + cost, both.bytes + size, both.work + work)
-
-    whole = [sum(own) for own in zip(*least, strict=True)]
-    for number, own in enumerate(options):
-        rest = [sum(column) for column in zip(*least[number + 1 :], [0.0] * 4, strict=True)]
-        others = [total - mine for total, mine in zip(whole, least[number], strict=True)]
-        after: dict[object, list[Label]] = defaultdict(list)
-        for one in own:
-            if not useful(change + one, others):
-                continue
-            for label in [*labels.get(one.chosen[0].takes, ()), *every]:
-                both = label + one
-                if useful(both, rest):
-                    after[one.chosen[0].gives].append(both)
-        labels = {layout: front(own) for layout, own in after.items()}
-        every = front(label for own in labels.values() for label in own)
-        if number + 1 < len(options):
-            every = [one + change for one in every]
-    return every
-
-
-def beaten(best: Sequence[Label], cost: float, size: float, work: float) -> bool:
-    """Return whether a label of the front `best`, cheapest first, is at least as good in all three."""
-    for label in best:
-        if label.cost > cost:
-            return False
-        if label.bytes <= size and label.work <= work:
-            return True
-    return False
+    Chains that a `known` one beats are left out. Those that are `closed` end where they began, without a re-sharding.
+    """
+    ends, sums, path = np.tile(starts, (2, 1)), np.zeros((3, len(starts))), np.zeros((len(starts), 0), int)
+    for place, (figures, (takes, gives), numbers) in enumerate(tables, 1):
+        before, option = np.nonzero((ends[1][:, None] == takes) | (not closed))
+        both, layouts = sums[:, before] + figures[:, option], np.array([ends[0, before], gives[option]])
+        both[0] += reshard * (ends[1, before] != takes[option])
+        least = both + sum((later.min(1, keepdims=True) for later, *_ in tables[place:]), np.zeros((3, 1)))
+        fits = np.ones(len(before), bool)
+        for best in known.T:
+            fits[fits] = (least[:, fits] < best[:, None]).any(0)
+        kept = np.flatnonzero(fits)
+        kept = kept[useful(both[:, kept], layouts[:, kept], reshard)]
+        sums, ends = both[:, kept], layouts[:, kept]
+        path = np.column_stack([path[before[kept]], numbers[option[kept]]])
+    kept = np.flatnonzero((ends[0] == ends[1]) | (not closed))
+    return sums[:, kept], path[kept]
 
 
 @dataclass(frozen=True)
@@ -164,23 +120,28 @@ class Mix:
         """Return the working memory of a layer, of the kind with the most."""
         return max(label.work for label in self.kinds)
 
-    def total(self, name: str) -> float:
-        """Return a figure of the labels, added up over all layers."""
-        return sum(getattr(label, name) * count for label, count in self.parts)
-
     @property
-    def reshards(self) -> bool:
+    def changes(self) -> bool:
         """Return whether an activation changes its layout between the two kinds."""
         return len(self.kinds) > 1 and self.kinds[0].chosen[-1].gives != self.kinds[1].chosen[0].takes
 
+    @property
+    def reshards(self) -> int:
+        """Return how often an activation changes its layout in all layers."""
+        return self.changes + sum(label.reshards * count for label, count in self.parts)
+
     def cost(self, reshard: float) -> float:
         """Return the cost of all layers, and of the re-sharding between the two kinds if they need it."""
-        return self.total("cost") + self.reshards * reshard
+        return sum(label.cost * count for label, count in self.parts) + self.changes * reshard
 
     @property
     def bytes(self) -> float:
         """Return bytes of all layers on a die, with the working memory of one."""
-        return self.total("bytes") + self.work
+        return sum(label.bytes * count for label, count in self.parts) + self.work
+
+    def total(self, name: str) -> Any:
+        """Return a figure of the options, added up over all layers."""
+        return sum(getattr(own, name) * count for label, count in self.parts for own in label.chosen)
 
 
 def layers(labels: Sequence[Label], count: int, limit: float, reshard: float = 0.0) -> Mix | None:
@@ -188,20 +149,11 @@ def layers(labels: Sequence[Label], count: int, limit: float, reshard: float = 0
 
     If the two kinds have different layouts, a re-sharding is between them.
     """
-    best, least = None, inf
-    for fast in labels:
-        for small in labels:
-            room = limit - max(fast.work, small.work) - count * small.bytes
-            if fast is small:
-                number, mix = count, Mix((fast,), (count,))
-            elif small.bytes < fast.bytes and small.cost > fast.cost and room >= 0:
-                number = min(count - 1, int(room / (fast.bytes - small.bytes)))
-                mix = Mix((fast, small), (number, count - number))
-            else:
-                continue
-            if not number or mix.bytes > limit:
-                continue
-            cost = mix.cost(reshard)
-            if cost < least:
-                best, least = mix, cost
-    return best
+    mixes = [Mix((label,), (count,)) for label in labels]
+    for fast, small in permutations(labels, 2):
+        room = limit - max(fast.work, small.work) - count * small.bytes
+        if small.bytes < fast.bytes and small.cost > fast.cost and room >= 0:
+            number = min(count - 1, int(room / (fast.bytes - small.bytes)))
+            mixes.append(Mix((fast, small), (number, count - number)))
+    fit = (mix for mix in mixes if mix.counts[0] and mix.bytes <= limit)
+    return min(fit, key=lambda mix: mix.cost(reshard), default=None)
