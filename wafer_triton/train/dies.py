@@ -10,7 +10,7 @@ as a `Device`, on which schedules are built, counted, checked and run. A wafer o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +55,18 @@ class Wafer:
     failed: frozenset[Link] = frozenset()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, named = getattr(self, field.name), f"wafer {self.name!r}: {field.name}"
-            if field.type == "int" and (type(value) is not int or value < 1):
-                raise DeviceError(f"{named} = {shown(value)} must be a whole number of at least 1")
-            least = 0 if field.name in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
-            if field.type == "float" and not least <= value <= 1e300:
-                raise DeviceError(f"{named} = {shown(value)} must be a finite positive number")
+        for name in ("rows", "cols", "sram_bytes", "hbm_bytes"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise DeviceError(f"wafer {self.name!r}: {name} = {shown(value)} must be a whole number of at least 1")
+        for name in (
+            "flops", "hbm_bytes_per_second", "link_bytes_per_second", "link_seconds", "flops_per_joule",
+            "link_joules_per_byte", "hbm_joules_per_byte",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            least = 0 if name in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
+            if not least <= value <= 1e300:
+                raise DeviceError(f"wafer {self.name!r}: {name} = {shown(value)} must be a finite positive number")
         if self.forwarding not in FORWARDING:
             raise DeviceError(
                 f"wafer {self.name!r}: forwarding {self.forwarding!r}; choose 'cut' (bytes pass through a die as they "
