@@ -10,6 +10,8 @@ BASE ?= ../base
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
 export PYTHONSAFEPATH := 1
+# A hundred processes of the tests would compile the package anew, and pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 # One thread for each pytest worker, or they fight over the cores. A worker takes whole stretches of tests, which share
 # fixtures, and from the other when it has none left. Other plugins, and the rewriting of their asserts, take seconds.
 PLUGINS := --disable-plugin-autoload -p xdist -p _hypothesis_pytestplugin

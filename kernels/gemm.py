@@ -1,6 +1,6 @@
 """GEMM on one core, any tile size: C (+)= A B, A B^T and A^T B; MeshGEMM's share its blocks.
 
-One kernel serves all, with constexpr strides (`TRANSPOSED`) and one of three ways to sum a block, `MODE`:
+One kernel serves all, with constexpr strides and one of three ways to sum a block, `MODE`:
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
 - "rows": for up to four rows of A, where a dot would be mostly padding, for all heads and several cores at once: tiles
   are loaded row by row, and row k of b is added to partial sum k % BLOCK_K;
@@ -63,10 +63,6 @@ def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
 
     The one loop is over rounds and blocks of k, so that loads are pipelined over the tiles' ends.
     """
-    stride_am: tl.constexpr = 1 if P.TRANSPOSED == "a" else P.HEADS * P.K if P.TRANSPOSED == "b" else P.K
-    stride_ak: tl.constexpr = P.M if P.TRANSPOSED == "a" else 1
-    stride_bk: tl.constexpr = 1 if P.TRANSPOSED == "b" else P.KV_HEADS * P.N
-    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED == "b" else 1
     # blocks that divide the tile need no masks
     EVEN_A: tl.constexpr = P.M % P.BLOCK_M == 0 and P.K % P.BLOCK_K == 0
     EVEN_B: tl.constexpr = P.K % P.BLOCK_K == 0 and P.N % P.BLOCK_N == 0
@@ -79,10 +75,10 @@ def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
             start_k -= slot * STEPS * P.BLOCK_K
         offs_k = start_k + tl.arange(0, P.BLOCK_K)
         # [BLOCK_M, BLOCK_K]
-        offs_a = offs_m[:, None] * stride_am + offs_k[None, :] * stride_ak
+        offs_a = offs_m[:, None] * P.A_ROW + offs_k[None, :] * P.A_K
         mask_a = (offs_m < P.M)[:, None] & (offs_k < P.K)[None, :]
         # [BLOCK_K, BLOCK_N]
-        offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
+        offs_b = offs_k[:, None] * P.B_K + offs_n[None, :] * P.B_COL
         mask_b = (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :]
         a = load_block(a_ptr + slot * (P.HEADS * P.M * P.K) + offs_a, mask_a, EVEN_A)
         b = load_block(b_ptr + slot * (P.K * P.KV_HEADS * P.N) + offs_b, mask_b, EVEN_B)
@@ -97,17 +93,11 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
     P.UNROLL blocks of k are loaded before the first is added, which changes no bit.
     """
     head, offs_m, mask_m = head_rows(start_m, P)
-    stride_ah: tl.constexpr = P.K if P.TRANSPOSED == "b" else P.M * P.K
-    stride_am: tl.constexpr = 1 if P.TRANSPOSED == "a" else P.HEADS * P.K if P.TRANSPOSED == "b" else P.K
-    stride_ak: tl.constexpr = P.M if P.TRANSPOSED == "a" else 1
-    stride_bh: tl.constexpr = P.K if P.TRANSPOSED == "b" else P.N
-    stride_bk: tl.constexpr = 1 if P.TRANSPOSED == "b" else P.KV_HEADS * P.N
-    stride_bn: tl.constexpr = P.KV_HEADS * P.K if P.TRANSPOSED == "b" else 1
     # [1, 1, 1, BLOCK_N]
     offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
-    offs_b, mask_b = offs_n * stride_bn, offs_n < P.N
+    offs_b, mask_b = offs_n * P.B_COL, offs_n < P.N
     if P.HEADS > 1:
-        offs_b += head // (P.HEADS // P.KV_HEADS) * stride_bh
+        offs_b += head // (P.HEADS // P.KV_HEADS) * P.B_HEAD
         mask_b = mask_b & mask_m
     # k is the first dimension, as Triton spreads a warp over the later ones: each thread sums over k by itself
     products = tl.zeros([P.BLOCK_K, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
@@ -117,14 +107,14 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
         x, y = (), ()
         for number in tl.static_range(P.UNROLL):
             at_k = start_k + number * P.BLOCK_K + offs_k
-            b_ptrs = b_ptr + offs_b + at_k * stride_bk
+            b_ptrs = b_ptr + offs_b + at_k * P.B_K
             if P.K % (P.BLOCK_K * P.UNROLL) == 0 and P.N % P.BLOCK_N == 0 and P.HEADS == 1:  # blocks divide the tile
                 y += (tl.load(b_ptrs).to(tl.float32),)
             elif P.K % (P.BLOCK_K * P.UNROLL) == 0:
                 y += (load(b_ptrs, mask_b),)
             else:
                 y += (load(b_ptrs, mask_b & (at_k < P.K)),)
-            x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k * stride_ak, mask_m & (at_k < P.K)),)
+            x += (load(a_ptr + head * P.A_HEAD + offs_m * P.A_ROW + at_k * P.A_K, mask_m & (at_k < P.K)),)
         for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
     total = sum_by_halves(products, 1, P.BLOCK_K, P.CORES * P.BLOCK_M * P.BLOCK_N)
@@ -144,24 +134,20 @@ def block_of_c(head, start_m, start_n, P):
 
     In mode "rows" start_m counts the rows of all heads.
     """
-    # c [m, heads, n]; b transposed: c [heads, m, n]
-    stride_ch: tl.constexpr = P.M * P.N if P.TRANSPOSED == "b" else P.N
-    stride_cm: tl.constexpr = P.N if P.TRANSPOSED == "b" else P.HEADS * P.N
     if P.MODE == "rows":
         head, offs_m, mask_m = head_rows(start_m, P)
         offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
-        return head * stride_ch + offs_m * stride_cm + offs_n, mask_m & (offs_n < P.N)
+        return head * P.C_HEAD + offs_m * P.C_ROW + offs_n, mask_m & (offs_n < P.N)
     else:
         offs_m, offs_n = tl.arange(0, P.BLOCK_M) + start_m, tl.arange(0, P.BLOCK_N) + start_n
         # [BLOCK_M, BLOCK_N]
-        offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
+        offs_c = head * P.C_HEAD + offs_m[:, None] * P.C_ROW + offs_n[None, :]
         return offs_c, (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
 
 
 @triton.jit
 def block_sums(total, a_ptr, b_ptr, head, start_m, start_n, ADD: tl.constexpr, P):
     """Return that block of (total +) the sum of a @ b. With P.ROUNDS rounds their tiles lie one after another."""
-    # a [heads, m, k], b [k, kv_heads, n]; b transposed: a [m, heads, k], b [n, kv_heads, k]; a transposed: a [k, m]
     if P.MODE == "rows":
         sums = row_sums(a_ptr, b_ptr, start_m, start_n, P)
         if ADD:
@@ -172,8 +158,8 @@ def block_sums(total, a_ptr, b_ptr, head, start_m, start_n, ADD: tl.constexpr, P
             sums += row_sums(a_ptr, b_ptr, start_m, start_n, P)
         return sums
     else:
-        a_ptr += head * (P.K if P.TRANSPOSED == "b" else P.M * P.K)
-        b_ptr += head // (P.HEADS // P.KV_HEADS) * (P.K if P.TRANSPOSED == "b" else P.N)
+        a_ptr += head * P.A_HEAD
+        b_ptr += head // (P.HEADS // P.KV_HEADS) * P.B_HEAD
         # sums start from C, so that a launch for each round adds in the order of one for all
         return accumulate(total, a_ptr, b_ptr, start_m, start_n, P)
 
@@ -308,10 +294,16 @@ def plan(
         mode, blocks = "dot", (_dot_block(m), depth if wide else _dot_block(k), _dot_block(n))
         num_warps = min(8, blocks[0] * blocks[2] // 256) if wide else min(4, blocks[0] * blocks[2] // 512)
     sizes = {
-        "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "TRANSPOSED": transposed, "ADD": add,
+        "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "ADD": add,
         "MODE": mode, "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll, "CORES": 1,
         "ROUNDS": rounds,
     }  # fmt: skip
+    steps = {  # in elements from one head, row or k of a to the next, head, k or column of b, head or row of c
+        "": (m * k, k, 1, n, kv_heads * n, 1, n, heads * n),  # a [heads, m, k], b [k, kv_heads, n], c [m, heads, n]
+        "a": (m * k, 1, m, n, kv_heads * n, 1, n, heads * n),  # a [k, m]
+        "b": (k, heads * k, 1, k, 1, kv_heads * k, m * n, n),  # a [m, heads, k], b [n, kv_heads, k], c [heads, m, n]
+    }[transposed]
+    sizes |= zip(("A_HEAD", "A_ROW", "A_K", "B_HEAD", "B_K", "B_COL", "C_HEAD", "C_ROW"), steps, strict=True)
     # the definition rounds the fp32 product, which a fused multiply-add would not
     fused = mode != "fp16"
     return sizes, {

@@ -76,9 +76,8 @@ def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():
     run = first_run(gemm(4))
     assert (run.count, len(run.rounds), run.c, run.out, run.add) == (4, 5, "c", "out", False)
     assert [str(slot) for slot in (*run.a, *run.b)] == ["a[0]", "a.next[0]", "b[0]", "b.next[0]"]
-    assert run.receivers[0][:4].tolist() == [2, 0, 3, 1] and run.receivers[1][::4].tolist() == [8, 0, 12, 4], (
-        "0, 2, 3, 1 along both"
-    )
+    assert [ring.tolist() for ring in run.rings] == [[0, 2, 3, 1]] * 2
+    assert [moves.axis for moves in run.shifts] == ["x", "y"], "of a and of b"
     assert run.params == {"m": 1, "k": 3, "n": 2, "accumulate": "fp32"}
 
 

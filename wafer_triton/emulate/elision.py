@@ -13,11 +13,12 @@ import numpy as np
 
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMap
 from wafer_triton.emulate.planner import Planner
-from wafer_triton.emulate.segments import mailboxes, segments
+from wafer_triton.emulate.segments import mailboxes, segments, whole_copy
 from wafer_triton.local import find
-from wafer_triton.schedule.access import acts
-from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once, touched
+from wafer_triton.schedule.access import accesses
+from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import uses
 
 
 @once
@@ -29,11 +30,12 @@ def turning_slots(schedule: Schedule) -> frozenset[str]:
     slots = {name for name, buffer in schedule.buffers.items() if buffer.role == "scratch" and buffer.slots > 1}
     turning, others = set[str](), set[str]()
     for round_ in schedule.rounds if slots else ():
-        exchanged, *computed = acts(round_)
-        turning |= slots & {access.slot.buffer for access in exchanged.writes}
-        others |= {access.slot.buffer for act in computed for access in act.writes} & turning
-        whole = [access for act in (exchanged, *computed) for access in (*act.reads, *act.writes)]
-        others |= {access.slot.buffer for access in whole if access.slot.index is None} & turning
+        for slot, by, writes, _ in accesses(round_):
+            if writes and isinstance(by, Exchange):
+                turning |= slots & {slot.buffer}
+        for slot, by, writes, _ in accesses(round_):
+            if slot.index is None or (writes and isinstance(by, Local)):
+                others |= turning & {slot.buffer}
     return frozenset(turning - others)
 
 
@@ -62,16 +64,14 @@ class _Elision:
         self.maps: dict[str, Lies] = {}
         self.tasks: list[Task] = []
         self.mailboxes = mailboxes(schedule)  # their messages move: combining overwrites where they would lie
-        self.last_use = {name: at for at, round_ in enumerate(schedule.rounds) for name in touched(round_)}
+        self.uses = uses(schedule.rounds.steps)
 
     def plan(self) -> list[Task]:
         for segment in segments(self.schedule):
             self.forget(segment.start)
-            if isinstance(segment, Products):
-                fused = self.products(segment)
-            else:
-                fused = isinstance(segment, Reduction) and self.tree(segment)
-            if fused:
+            if isinstance(segment, Products) and self.products(segment):
+                continue
+            if isinstance(segment, Reduction) and self.tree(segment):
                 continue
             for number, round_ in enumerate(segment.all_rounds):
                 self.forget(segment.start + number)
@@ -85,7 +85,7 @@ class _Elision:
     def forget(self, done: int) -> None:
         """Drop the maps of scratch buffers that only the first `done` rounds touch: nobody will read their tiles."""
         for name in list(self.maps):
-            if self.memory.buffers[name].role == "scratch" and self.last_use[name] < done:
+            if self.memory.buffers[name].role == "scratch" and self.uses[name][1] < done:
                 del self.maps[name]
 
     def products(self, run: Products) -> bool:
@@ -127,7 +127,7 @@ class _Elision:
 
     def prepare(self, op: Local) -> tuple[TileMap, ...]:
         """Plan the copies that must precede an operation, and return the tile maps of its inputs."""
-        cores = None if op.where is None else op.where.flat(self.memory.mesh)
+        cores = op.cores(self.memory.mesh)
         for slot in op.ins:  # a kernel reads an input from one buffer, also for the sender of a broadcast
             self.settle_own(slot, cores)
         for number, out in enumerate(op.outs):
@@ -153,7 +153,7 @@ class _Elision:
             return TileMap(slot)
         lies = self.maps[slot.buffer]
         rows = lies.rows[self.cells(slot).ravel()]
-        in_place = self.slots(lies.buffer) == 1 and np.array_equal(rows, np.arange(len(rows)))
+        in_place = self.slots(lies.buffer) == 1 and _ascends(rows)
         return TileMap(Slot(lies.buffer), None if in_place else rows)
 
     def exchanges(self, round_: Round) -> None:
@@ -196,21 +196,17 @@ class _Elision:
 
     def rename_copy(self, op: Local) -> bool:
         """Replace a local copy of whole tiles by a tile map; return whether that was possible."""
-        if op.op != "copy":
+        names, buffers = whole_copy(self.memory.buffers, op), self.memory.buffers
+        if names is None or buffers[names[0]].dtype != buffers[names[1]].dtype:
             return False
-        (out,), (src,) = op.outs, op.ins
-        target, source = self.memory.buffers[out.buffer], self.memory.buffers[src.buffer]
-        whole = {target.numel, source.numel} == {op.params["size"]} and target.slots == source.slots == 1
-        if not whole or target.dtype != source.dtype:
-            return False
-        if self.maps.keys().isdisjoint((src.buffer,) if op.where is None else (src.buffer, out.buffer)):
+        source, target = names
+        if self.maps.keys().isdisjoint((source,) if op.where is None else names):
             return False  # both lie in their own buffers: an ordinary copy
-        cores = np.arange(self.memory.mesh.cores) if op.where is None else op.where.flat(self.memory.mesh)
-        found = self.after_copy(out.buffer, src.buffer, cores, cores)
-        if found is None:
-            return False
-        self.maps[out.buffer] = found
-        return True
+        cores = op.cores(self.memory.mesh)
+        found = self.after_copy(target, source, cores, cores)
+        if found is not None:
+            self.maps[target] = found
+        return found is not None
 
     def settle_own(self, slot: Slot, cores: Index | None) -> None:
         """Settle the slot's buffer if the tile of any of these cores (None: all) lies in its own place, or as a whole.
@@ -239,23 +235,13 @@ class _Elision:
 
     def settle(self, name: str) -> None:
         """Copy the tiles of `name`, and all that lie in its memory, to their own buffers."""
-        if name not in self.maps and all(lies.buffer != name for lies in self.maps.values()):
-            return
-        names, todo = list[str](), [name]
-        while todo:
-            buffer = todo.pop()
-            if buffer in names:
-                continue
-            names.append(buffer)
-            todo += [other for other, lies in self.maps.items() if lies.buffer == buffer]
+        names = [name]
+        for buffer in names:  # they grow
+            names += [other for other, lies in self.maps.items() if lies.buffer == buffer and other not in names]
         moves = [(buffer, self.maps.pop(buffer)) for buffer in names if buffer in self.maps]
-        moves = [
-            (buffer, lies)
-            for buffer, lies in moves
-            if lies.buffer != buffer or not np.array_equal(lies.rows, np.arange(len(lies.rows)))
-        ]
+        moves = [(buffer, lies) for buffer, lies in moves if lies.buffer != buffer or not _ascends(lies.rows)]
         if len(moves) == 1 and moves[0][1].buffer != moves[0][0]:
-            self.copy(moves[0][0], moves[0][1])
+            self.copy(*moves[0])
             return
         for buffer, lies in moves:  # tiles may lie in each other's buffers: copy all to scratch before any comes back
             self.memory.scratch_like(buffer, f"{buffer}{HIDDEN}settled")
@@ -274,3 +260,8 @@ class _Elision:
                 "copy", (Slot(name, number),), (Slot(lies.buffer),), {"size": self.memory.buffers[name].numel}, where
             )
             self.tasks += self.planner.compute(self.memory, op, (TileMap(Slot(lies.buffer), rows),))
+
+
+def _ascends(rows: Index) -> bool:
+    """Return whether rows are all, in order."""
+    return np.array_equal(rows, np.arange(len(rows)))

@@ -10,17 +10,15 @@ sums go, and so are the next ones, all in a launch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Call, LaunchPart, Reduction, Task
-from wafer_triton.kernels._common import Operand
+from wafer_triton.emulate.parts import LaunchPart, Reduction, Task, TileMap
 from wafer_triton.kernels.fused import MAX_ELEMENTS, FusedOp, Grid
 from wafer_triton.kernels.tree import MAX_PARTS
 from wafer_triton.schedule.rounds import Index, Moves
@@ -35,29 +33,32 @@ MIN_PROGRAMS = 256  # a launch with folds gives a program several cores only whi
 class Messages(LaunchPart):
     """Messages along `axis` with tiles of `size` elements, in steps that a launch takes one after another.
 
-    A step is moves, where the senders' tiles lie, and where the receivers' do. `sources` and `targets` name buffers.
+    A step is moves, where the senders' tiles lie, and where the receivers' do.
     """
 
     axis: str
     size: int
-    steps: tuple[tuple[tuple[Moves, ...], Operand, Operand], ...]
-    sources: frozenset[str]
-    targets: frozenset[str]
+    steps: tuple[tuple[tuple[Moves, ...], TileMap, TileMap], ...]
 
     def joined(self, launch: list[Messages]) -> list[Messages] | None:
         """Return these messages with those of a launch, which are independent; None if that launch cannot take them.
 
         It can if all that these depend on have their axis and size: on a line tiles go on element by element.
         """
-        ends = self.sources | self.targets
-        before = [each for each in launch if each.targets & ends or each.sources & self.targets]
+        sources, targets = self._names()
+        before = []
+        for each in launch:
+            read, written = each._names()
+            if written & (sources | targets) or read & targets:
+                before.append(each)
         if any((each.axis, each.size) != (self.axis, self.size) for each in before):
             return None
-        steps, sources, targets = zip(
-            *((each.steps, each.sources, each.targets) for each in (*before, self)), strict=True
-        )
-        chain = sum(steps, ()), frozenset().union(*sources), frozenset().union(*targets)
-        return [*(each for each in launch if each not in before), Messages(self.axis, self.size, *chain)]
+        chain = sum((each.steps for each in (*before, self)), ())
+        return [*(each for each in launch if each not in before), replace(self, steps=chain)]
+
+    def _names(self) -> tuple[set[str], set[str]]:
+        """Return the names of the buffers that the messages read, and of those that they write."""
+        return {src.slot.buffer for _, src, _ in self.steps}, {dst.slot.buffer for *_, dst in self.steps}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +75,17 @@ class LocalTask(LaunchPart):
     remote_reads: tuple[tuple[str, Index], ...]
     cores: Index | None
     in_place: bool
-    table: Tensor | None = None  # `cores` on the device
 
 
 @dataclass(frozen=True, eq=False)
 class TreeTask(LaunchPart):
-    """A reduce tree whose messages are sent; with `broadcasts` the launch sends the roots' sums to all cores too."""
+    """A reduce tree whose messages are sent; with `spans` the launch sends the roots' sums to all cores too.
+
+    `spans` are `tree_spans(tree.roots)`.
+    """
 
     tree: Reduction
-    broadcasts: bool
+    spans: tuple[Index, Index, int] | None = None
 
     remote_reads: tuple[tuple[str, Index], ...] = ()
     cores: None = None
@@ -90,7 +93,7 @@ class TreeTask(LaunchPart):
     @property
     def what(self) -> str:
         """The name of the task in a record."""
-        return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.broadcasts
+        return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * bool(self.spans)
 
     @property
     def outs(self) -> tuple[str, ...]:
@@ -134,40 +137,34 @@ class Sums(LaunchPart):
     product: FusedOp
     tables: tuple[NDArray[np.integer[Any]], ...]
 
-    def joins(self, launch: Sequence[Sums]) -> bool:
-        """Return whether a launch of such sums can compute these too."""
+    def joined(self, launch: list[Sums]) -> list[Sums] | None:
+        """Return these sums with those of a launch; None if that launch cannot compute them."""
         ends = zip(self.product.args, launch[0].product.args, strict=True)
-        return (
+        joins = (
             self.product.sizes == launch[0].product.sizes
             and all(x.tensor is y.tensor and x[1:] == y[1:] for x, y in ends)
             and not any(np.isin(self.tables[0], each.tables[0]).any() for each in launch)
         )
+        return [*launch, self] if joins else None
 
 
 @dataclass(eq=False)
 class Group:
-    """The contents of one launch: `sums`, or folds, then local operations (`tasks`), then a reduce tree."""
+    """The contents of one launch: folds, then local operations (`tasks`), then a reduce tree."""
 
-    sums: list[Sums] = field(default_factory=list)
     folds: list[Fold] = field(default_factory=list)
     tasks: list[LocalTask] = field(default_factory=list)
     tree: TreeTask | None = None
 
-    def try_add(self, new: LocalTask | TreeTask | Fold | Sums) -> bool:
+    def try_add(self, new: LocalTask | TreeTask | Fold) -> bool:
         """Add a task if the launch can run it too, and return whether it did; an empty launch takes any."""
-        if isinstance(new, Sums):
-            adds = new.joins(self.sums) if self.sums else not (self.folds or self.tasks or self.tree)
-            self.sums += [new] * adds
-            return adds
-        if self.sums:
-            return False
-        if self.tree is not None or (self.tasks and isinstance(new, Fold)):
+        if self.tree is not None:
             return False
         if isinstance(new, Fold):
-            self.folds.append(new)
-            return True
-        if (self.folds and isinstance(new, TreeTask)) or (
-            self.tasks and not _same_cores(self.tasks[0].cores, new.cores)
+            self.folds += [new] * (not self.tasks)
+            return not self.tasks
+        if (self.folds and isinstance(new, TreeTask)) or not all(
+            _same_cores(one.cores, new.cores) for one in self.tasks[:1]
         ):
             return False
         written = {name for task in self.tasks for name in task.outs}
@@ -175,42 +172,36 @@ class Group:
         read |= {name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)}
         if not written.isdisjoint(dict(new.remote_reads)) or not read.isdisjoint(new.outs):
             return False
-        if isinstance(new, TreeTask):
-            if new.broadcasts and any(task.in_place and new.tree.acc in task.outs for task in self.tasks):
-                return False  # what it writes must lie apart from the sums that a root sends
-            self.tree = new
-        else:
+        if isinstance(new, LocalTask):
             self.tasks.append(new)
+        elif new.spans and any(task.in_place and new.tree.acc in task.outs for task in self.tasks):
+            return False  # what it writes must lie apart from the sums that a root sends
+        else:
+            self.tree = new
         return True
 
     @property
     def what(self) -> str:
         """The name of the launch in a record."""
-        words = [f"sums of {len(self.sums)} products"] * bool(self.sums)
-        words += ["fold"] * len(self.folds) + [task.what for task in self.tasks]
-        runs = ((word, len(list(run))) for word, run in groupby(words))
-        words = [f"{word} {number} times" if number > 1 else word for word, number in runs]
-        return ", ".join(words + ([self.tree.what] if self.tree else []))
+        words = groupby(["fold"] * len(self.folds) + [task.what for task in self.tasks])
+        runs = ((word, len(list(run))) for word, run in words)
+        named = [f"{word} {number} times" if number > 1 else word for word, number in runs]
+        return ", ".join(named + ([self.tree.what] if self.tree else []))
 
 
-Fusing: TypeAlias = "Group | list[Messages] | Call"
-
-
-def group_tasks(tasks: Sequence[Task]) -> list[Fusing]:
-    """Return the tasks in order, consecutive ones in a `Group` or a list of `Messages` if one launch can run them."""
-    groups: list[Fusing] = []
+def group_tasks(tasks: Sequence[Task]) -> list[Any]:
+    """Return the tasks in order; consecutive ones of one launch are a `Group`, or a list of `Messages` or `Sums`."""
+    groups: list[Any] = []
     for task in tasks:
         last = groups[-1] if groups else None
-        if isinstance(task, Messages):
-            joined = task.joined(last) if isinstance(last, list) else None
+        if isinstance(task, Messages | Sums):
+            joined = task.joined(last) if isinstance(last, list) and type(last[0]) is type(task) else None
             groups[len(groups) - bool(joined) :] = [joined or [task]]
-        elif not isinstance(task, LocalTask | TreeTask | Fold | Sums):
-            assert callable(task)
+        elif not isinstance(task, LocalTask | TreeTask | Fold):
             groups.append(task)
         elif not isinstance(last, Group) or not last.try_add(task):
-            group = Group()
-            group.try_add(task)
-            groups.append(group)
+            groups.append(Group())
+            groups[-1].try_add(task)
     return groups
 
 
@@ -277,7 +268,7 @@ def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     ops = [task.op for task in group.tasks]
     folds = [fold for fold in group.folds if _reads_own_sums(fold, group)]
     folds = [fold for fold in folds if np.array_equal(fold.tree_of, folds[0].tree_of)]
-    if not ops or not folds or group.tree is not None or any(task.cores is not None for task in group.tasks):
+    if not ops or not folds or group.tasks[0].cores is not None:
         return [], None
     length, together = len(folds[0].order), 1
     while length % (2 * together) == 0 and mesh.cores // (2 * together) >= MIN_PROGRAMS:
@@ -302,10 +293,11 @@ def _reads_own_sums(fold: Fold, group: Group) -> bool:
 def as_fold(tree: Reduction, size: int) -> Fold | None:
     """Return trees of tiles of `size` elements as a fold; None unless all have the same shape and are small."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
-    number, span = len(tree_of) // len(roots), tree_spans(tree.roots)
-    if size > MAX_FOLD_TILE or number > MAX_PARTS or span is None or (np.bincount(tree_of) != number).any():
+    number, spans = len(tree_of) // len(roots), tree_spans(tree.roots)
+    if size > MAX_FOLD_TILE or number > MAX_PARTS or spans is None or (spans[1][roots] != number).any():
         return None
-    inside = (np.arange(len(tree_of)) - span[0][tree.roots]) // span[2]  # the number of each core in its tree
+    first, _, step = spans
+    inside = (np.arange(len(tree_of)) - first[tree.roots]) // step  # the number of each core in its tree
     links = np.stack([inside[tree.parent], tree.slot])  # of roots without meaning
     links[:, tree.parent < 0] = -1
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
@@ -313,7 +305,7 @@ def as_fold(tree: Reduction, size: int) -> Fold | None:
     if (alike != alike[:, :1]).any():
         return None
     order, pairs = _fold_order(*alike[:, 0])
-    return Fold(tree, span[0][roots], tuple(core * span[2] for core in order), pairs, roots, tree_of, inside, size)
+    return Fold(tree, first[roots], tuple(core * step for core in order), pairs, roots, tree_of, inside, size)
 
 
 def _fold_order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
@@ -342,11 +334,10 @@ def tree_spans(roots: Index) -> tuple[Index, Index, int] | None:
     `roots` [cores] is the root of each core's tree. None if the cores of trees are not equally spaced.
     """
     cores = np.argsort(roots, kind="stable")
-    alike = roots[cores][1:] == roots[cores][:-1]
-    steps = np.unique(np.diff(cores)[alike])
+    steps = np.unique(np.diff(cores)[np.diff(roots[cores]) == 0])
     if len(steps) > 1:
         return None
-    count = np.bincount(roots, minlength=len(roots))
-    first = np.full_like(roots, len(roots))
-    np.minimum.at(first, roots, np.arange(len(roots)))
-    return np.where(count > 0, first, 0), count, int(steps[0]) if len(steps) else 1
+    every, begin, number = np.unique(roots, return_index=True, return_counts=True)
+    first, count = np.zeros((2, len(roots)), np.int64)
+    first[every], count[every] = begin, number
+    return first, count, int(steps[0]) if len(steps) else 1

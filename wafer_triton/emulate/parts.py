@@ -49,9 +49,9 @@ class Products(Segment):
     """Compute-shift: `count` rounds, each with a product c += a b on every core, while a and b move one ring step.
 
     In product t the operands are in slots a[t % 2] and b[t % 2]. If `out` is not `c`, a last round rounds the sums to
-    buffer `out`. Without `add` the first product overwrites c. `receivers`, [cores] for a and for b: the core to which
-    each core sends. `rings`: the mesh's rows and its columns in ring order, where b passes all rows of a square mesh
-    and a all columns; else None.
+    buffer `out`. Without `add` the first product overwrites c. `shifts` are the ring steps of a and of b, in which each
+    core sends a tile and receives one. `rings`: the mesh's rows and its columns in ring order, where b passes all rows
+    of a square mesh once and a all columns; else None.
     """
 
     count: int
@@ -61,8 +61,8 @@ class Products(Segment):
     b: tuple[Slot, Slot]
     add: bool
     params: Mapping[str, Any]
-    receivers: tuple[Index, Index]
-    rings: tuple[Index, Index] | None
+    shifts: tuple[Moves, Moves]
+    rings: tuple[Index, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,16 +97,6 @@ class Reduction(Segment):
     def sums(self) -> str:
         """The name of the buffer that holds the sums if they are not written to `acc` (`Memory.separate_sums`)."""
         return f"{self.acc}{HIDDEN}sums"
-
-
-def receivers(moves: Moves, mesh: Mesh) -> Index | None:
-    """Return [cores]: the core to which each core sends; None unless every core sends one tile and receives one."""
-    send, recv = moves.ends(mesh)
-    if any(not np.array_equal(np.sort(end), np.arange(mesh.cores)) for end in (send, recv)):
-        return None
-    to = np.empty(mesh.cores, np.int64)
-    to[send] = recv
-    return to
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +197,8 @@ class Tables:
 class Memory:
     """The buffers of a schedule as tensors [rows, cols, slots * numel]; `tables` is None unless programs share them.
 
-    `separate_sums` are the trees whose sums were written to buffer `Reduction.sums` in place of `acc`.
+    `separate_sums` are the trees whose sums were written to buffer `Reduction.sums` in place of `acc`. `halos`: by
+    buffer and number of an operation's input, the tiles [ranks, cores * slots] that ranks have fetched from others.
     """
 
     mesh: Mesh
@@ -216,6 +207,7 @@ class Memory:
     workspace: Workspace
     tables: Tables | None = None
     separate_sums: set[Reduction] = field(default_factory=set)
+    halos: dict[tuple[str, int], Index] = field(default_factory=dict)
 
     def rows(self, slot: Slot) -> torch.Tensor:
         """Return a view of the slot's buffer, [cores * slots, numel]; [cores, slots * numel] if slot.index is None."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,7 +63,7 @@ class Reference:
 
     def compute(self, op: Local) -> None:
         """Run a local operation on its cores; outputs are read too, as it may add to them or write a part."""
-        cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
+        cores = op.cores(self.mesh)
         wide = torch.float64 if self.exact else torch.float32
         outs, ins = ([self.tiles(slot, cores).to(wide) for slot in slots] for slots in (op.outs, op.ins))
         params = dict(op.params)

@@ -7,7 +7,7 @@ A `Ring` of a schedule becomes `Products`, a `Tree` a `Reduction` for each of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.parts import Products, Reduction, Segment, receivers
+from wafer_triton.emulate.parts import Products, Reduction, Segment
 from wafer_triton.schedule import steps
-from wafer_triton.schedule.access import acts, fills
-from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot, once, touched
+from wafer_triton.schedule.access import accesses, fills
+from wafer_triton.schedule.rounds import Buffer, Index, Local, Moves, Round, Slot, once, touched
 from wafer_triton.schedule.schedule import Schedule
 
 Plain: TypeAlias = "Round | steps.Ring | steps.Tree"  # what loops are made of in the end
@@ -49,94 +49,79 @@ def _touched(step: Plain) -> Set[str]:
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:
-    start, single, pending = 0, list[Round](), deque(steps.in_order(schedule.rounds.steps))
-    while pending:
-        step = pending.popleft()
-        rounds = (step,) if isinstance(step, Round) else step.rounds
-        fused = _fused_segments(schedule, start, step, pending)
-        if not fused:
-            single += rounds
-            start += len(rounds)
-            continue
-        if single:
-            yield Segment(schedule.mesh, start - len(single), tuple(single))
-            single = []
+    start, later = 0, deque(steps.in_order(schedule.rounds.steps))
+    while later:
+        step = later.popleft()
+        after = later[0] if later and isinstance(later[0], Round) else None  # may join, if it rounds or broadcasts sums
+        rounds, fused = (step,) if isinstance(step, Round) else step.rounds, list[Segment]()
+        if isinstance(step, steps.Ring):
+            fused = _products(schedule, start, step, after)
+        elif isinstance(step, steps.Tree):
+            fused = _trees(schedule, start, step, after, later)
+        fused = fused or [Segment(schedule.mesh, start, rounds)]
         yield from fused
         start += len(fused[0].all_rounds)
         if len(fused[0].all_rounds) > len(rounds):
-            pending.popleft()
-    if single:
-        yield Segment(schedule.mesh, start - len(single), tuple(single))
-
-
-def _fused_segments(schedule: Schedule, at: int, step: Plain, later: Sequence[Plain]) -> list[Segment]:
-    """Return the segments of a step that an executor may run at once; [] if it must run round by round.
-
-    `at` is the number of the step's first round. The round after it, the first of `later`, joins the last segment if it
-    rounds the sums, or broadcasts them.
-    """
-    after = later[0] if later and isinstance(later[0], Round) else None
-    if isinstance(step, steps.Ring):
-        return _products(schedule, at, step, after)
-    return _trees(schedule, at, step, after, later) if isinstance(step, steps.Tree) else []
+            later.popleft()
 
 
 def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | None) -> list[Segment]:
     """Return a ring of products on all cores as one `Products`; none if an executor could not run it at once."""
-    product, mesh, hands = ring.product, schedule.mesh, {hand[0]: hand for hand in ring.hands}
-    if product.op != "gemm" or product.where is not None or set(product.ins) != set(hands):
+    product, mesh, buffers = ring.product, schedule.mesh, schedule.buffers
+    circling = dict(zip((hand[0] for hand in ring.hands), zip(ring.hands, ring.shifts, strict=True), strict=True))
+    if product.op != "gemm" or product.where is not None or set(product.ins) != set(circling):
         return []
-    a, b = (hands[slot] for slot in product.ins)
-    c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
-    one_tile = all(slot.is_fixed and schedule.buffers[slot.buffer].slots == 1 for slot in (*a, *b))
-    if c in moving or not one_tile or not _can_stay_in_registers(schedule, product):
+    (a, over_a), (b, over_b) = (circling[slot] for slot in product.ins)
+    (c,), moving = product.outs, {slot.buffer for slot in (*a, *b)}
+    # sums may stay in registers over all rounds if their buffer would store them without rounding
+    unrounded = ("fp32", "fp16") if product.params.get("accumulate") == "fp16" else ("fp32",)
+    one_tile = all(slot.is_fixed and buffers[slot.buffer].slots == 1 for slot in (*a, *b, c))
+    if c.buffer in moving or not one_tile or buffers[c.buffer].dtype not in unrounded:
         return []
-    out = after and _rounding_target(schedule, start + ring.count, after, product.outs[0], moving)
+    ends = (*over_a.ends(mesh), *over_b.ends(mesh))
+    if not all(np.array_equal(np.sort(end), np.arange(mesh.cores)) for end in ends):
+        return []
+    shape = ring.count, ring.count
+    square = mesh.shape == shape and (over_a.axis, over_b.axis) == ("x", "y") and over_a.lines is over_b.lines is None
+    passed = tuple(_order(moves) for moves in (over_b, over_a) if square)
+    rings = passed if tuple(map(len, passed)) == shape else None
     params = dict(product.params)
-    add = bool(params.pop("add", False))
-    over_a, over_b = (ring.shifts[ring.hands.index(hand)] for hand in (a, b))
-    to_a, to_b = receivers(over_a, mesh), receivers(over_b, mesh)
-    if to_a is None or to_b is None:
-        return []
-    side, rings = mesh.shape[0], None
-    same = over_a.lines is None and over_b.lines is None
-    if mesh.shape == (side, side) and (over_a.axis, over_b.axis) == ("x", "y") and same:
-        rings = _ring_order(over_b), _ring_order(over_a)
-    rings = rings if rings and len(rings[0]) == len(rings[1]) == side else None
-    every = (*ring.rounds, after) if out and after else ring.rounds
-    return [Products(mesh, start, every, ring.count, c, out or c, a, b, add, params, (to_a, to_b), rings)]
+    add, rounds = bool(params.pop("add", False)), ring.rounds
+    out = _rounding_target(schedule, start + ring.count, after, c.buffer) if after else None
+    if after is None or out is None or out in moving:
+        out = c.buffer
+    else:
+        rounds += (after,)
+    return [Products(mesh, start, rounds, ring.count, c.buffer, out, a, b, add, params, (over_a, over_b), rings)]
 
 
-def _ring_order(moves: Moves) -> Index:
+def _order(moves: Moves) -> Index:
     """Return the positions that a tile passes from position 0 on until it is back there."""
-    to, passed = dict(zip(moves.send.tolist(), moves.recv.tolist(), strict=True)), [0]
-    while to[passed[-1]] != 0:
+    passed, to = [0], moves.recv[moves.send.argsort()]
+    while to[passed[-1]]:
         passed.append(to[passed[-1]])
     return np.array(passed)
 
 
-def _can_stay_in_registers(schedule: Schedule, product: Local) -> bool:
-    """Return whether sums may stay in registers over all rounds: their buffer would store them without rounding."""
-    (out,) = product.outs
-    buffer = schedule.buffers[out.buffer]
-    unrounded = ("fp32", "fp16") if product.params.get("accumulate") == "fp16" else ("fp32",)
-    return out.is_fixed and buffer.slots == 1 and buffer.dtype in unrounded
-
-
-def _rounding_target(schedule: Schedule, at: int, after: Round, c: Slot, moving: set[str]) -> str | None:
+def _rounding_target(schedule: Schedule, at: int, after: Round, c: str) -> str | None:
     """Return the buffer to which round `at`, `after` the products, only copies c; None if it does anything else.
 
-    c must be scratch that no later round touches, and the buffer none of those that are `moving`.
+    c must be scratch that no later round touches.
     """
     if after.exchanges or len(after.locals) != 1:
         return None
     (op,) = after.locals
-    buffer, target = schedule.buffers[c.buffer], schedule.buffers[op.outs[0].buffer]
-    whole = op.op == "copy" and op.where is None and op.params["size"] == buffer.numel == target.numel
-    plain = whole and op.ins[0].buffer == c.buffer and buffer.slots == 1 == target.slots and target.name not in moving
-    if not plain or buffer.role != "scratch" or steps.uses(schedule.rounds.steps)[c.buffer][1] > at:
+    source, target = whole_copy(schedule.buffers, op) or ("", "")
+    seen = schedule.buffers[c].role != "scratch" or steps.uses(schedule.rounds.steps)[c][1] > at
+    return None if source != c or op.where is not None or seen else target
+
+
+def whole_copy(buffers: Mapping[str, Buffer], op: Local) -> tuple[str, str] | None:
+    """Return from which buffer an operation copies whole tiles to which, both of one slot; None if it does not."""
+    if op.op != "copy":
         return None
-    return target.name
+    names = op.ins[0].buffer, op.outs[0].buffer
+    return names if {(buffers[name].numel, buffers[name].slots) for name in names} == {(op.params["size"], 1)} else None
 
 
 def _trees(
@@ -149,14 +134,11 @@ def _trees(
     if not step.uses.keys() - {part.acc.buffer for part in step.parts} <= mailboxes(schedule):
         return []
     parent, slot, children, sent, roots = _links(step.stages, mesh)
-    sums = {
-        part.acc: None if after is None else _broadcast(part.acc, after, parent, roots, mesh) for part in step.parts
-    }
-    both = after is not None and {one.src for one in after.exchanges} == sums.keys() and None not in sums.values()
+    broadcasts = {} if after is None else _broadcasts(step.parts, after, parent, roots, mesh)
     return [
         Reduction(
-            mesh, start, _rounds_of(part, step), part.acc.buffer, step.op, parent, slot, children, sent, roots,
-            sums[part.acc] if both else None, _read_once(schedule, part.acc.buffer, parent, later),
+            mesh, start, replace(step, parts=(part,)).rounds, part.acc.buffer, step.op, parent, slot, children, sent,
+            roots, broadcasts.get(part.acc), _read_once(schedule, part.acc.buffer, parent, later),
         )
         for part in step.parts
     ]  # fmt: skip
@@ -167,8 +149,8 @@ def _read_once(schedule: Schedule, name: str, parent: Index, later: Sequence[Pla
     after = later[0] if later else None
     if not isinstance(after, Round):
         return False
-    accesses = [one for act in acts(after) for one in (*act.reads, *act.writes) if one.slot.buffer == name]
-    if len(accesses) != 1 or accesses[0].writes or (parent[accesses[0].cells(schedule)] >= 0).any():
+    found = [one for one in accesses(after) if one.slot.buffer == name]
+    if len(found) != 1 or found[0].writes or (parent[found[0].cells(schedule)] >= 0).any():
         return False
     following = next((step for step in islice(later, 1, None) if name in _touched(step)), None)
     if following is None:
@@ -191,18 +173,19 @@ def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index
     return parent, slot, children, sent, roots
 
 
-def _rounds_of(part: steps.Part, step: steps.Tree) -> tuple[Round, ...]:
-    """Return the rounds of a tree with the exchanges of one of its buffers alone."""
-    return step.rounds if len(step.parts) == 1 else replace(step, parts=(part,)).rounds
+def _broadcasts(
+    parts: Sequence[steps.Part], after: Round, parent: Index, roots: Index, mesh: Mesh
+) -> dict[Slot, Round]:
+    """Return for each buffer the exchanges of round `after` that send roots' sums to all other cores of their trees.
 
-
-def _broadcast(acc: Slot, after: Round, parent: Index, roots: Index, mesh: Mesh) -> Round | None:
-    """Return the exchanges of round `after` that send every root's sum to all other cores of its tree, if they do."""
-    sent = tuple(one for one in after.exchanges if one.src == acc == one.dst)
-    if after.locals or not sent:
-        return None
-    senders, receivers = map(np.concatenate, zip(*(one.moves.ends(mesh) for one in sent), strict=True))
-    every = np.array_equal(np.sort(receivers), np.flatnonzero(parent >= 0))
-    if not every or not np.array_equal(roots[receivers], senders):
-        return None
-    return after if len(sent) == len(after.exchanges) else replace(after, exchanges=sent)
+    None at all if the round does anything else.
+    """
+    sent = {acc: tuple(one for one in after.exchanges if one.src == acc == one.dst) for acc, *_ in parts}
+    if after.locals or sum(map(len, sent.values())) < len(after.exchanges):
+        return {}
+    for exchanges in sent.values():
+        ends = [np.stack(one.moves.ends(mesh)) for one in exchanges]
+        senders, receivers = np.concatenate(ends, axis=1) if ends else (parent, parent)
+        if not np.array_equal(np.sort(receivers), np.flatnonzero(parent >= 0)) or (roots[receivers] != senders).any():
+            return {}
+    return {acc: replace(after, exchanges=exchanges) for acc, exchanges in sent.items()}

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Task, TileMap
 from wafer_triton.emulate.torch_local import Form, form
@@ -22,8 +21,6 @@ from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
 
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
-Shape = tuple[int, int]
-Steps = tuple[Shape, Shape, int]  # of `_strides`
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CPU = torch.device("cpu")
@@ -39,24 +36,23 @@ class TorchExecutor(Executor):
         super().__init__(device, exchange=exchange, poison=poison)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
-        dst, flat = exchanges[0].dst, memory.rows(src.slot)
+        dst, rewritten = TileMap(exchanges[0].dst), memory.tables is not None
         senders, receivers = _ends(memory, exchanges)
-        if not receivers.size and memory.tables is None:
+        if not receivers.size and not rewritten:
             return []
-        box = None if memory.tables is not None else _rectangle(receivers, memory.mesh)
-        into = None if box is None else _view(memory, TileMap(dst), box)
-        if into is not None and (tiles := _view(memory, src, senders.reshape(into.shape[:2]))) is not None:
+        into, tiles = _view(memory, dst, receivers), _view(memory, src, senders)
+        if into is not None and tiles is not None:
             return [partial(into.copy_, tiles)]
-        send = self._row_index(memory, src, senders)
-        if into is not None and into.is_contiguous() and src.slot.buffer != dst.buffer:
+        flat, target, send = memory.rows(src.slot), memory.rows(dst.slot), self._index(memory, src, senders)
+        if into is not None and into.is_contiguous() and src.slot.buffer != dst.slot.buffer:
             return [partial(torch.index_select, flat, 0, send[0], out=into.view(-1, flat.shape[1]))]
-        recv, target = self._row_index(memory, TileMap(dst), receivers), memory.rows(dst)
-        if memory.tables is not None:  # with tables, their number differs from schedule to schedule
+        recv = self._index(memory, dst, receivers)
+        if rewritten:  # the number of messages differs from schedule to schedule
             return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
         memory.workspace.begin()
-        held = memory.workspace.take(senders.size * flat.shape[1], flat.dtype).view(-1, flat.shape[1])
-        gather = partial(torch.index_select, flat, 0, send[0], out=held)
-        put = partial(target.index_copy_, 0, recv[0], held) if into is None else partial(into.copy_, held.view_as(into))
+        copy = memory.workspace.take(senders.size * flat.shape[1], flat.dtype).view(-1, flat.shape[1])
+        gather = partial(torch.index_select, flat, 0, send[0], out=copy)
+        put = partial(target.index_copy_, 0, recv[0], copy) if into is None else partial(into.copy_, copy.view_as(into))
         return [lambda: (gather(), put())]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
@@ -78,7 +74,7 @@ class TorchExecutor(Executor):
         fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
         # BLAS may order a sum by where the result lies in a cache line: it must lie there as in c's own memory
         lines = memory.buffers[run.c].numel * torch.float32.itemsize % CACHE_LINE == 0
-        if run.rings is None or run.count != len(run.rings[0]) or not fp32 or not lines:
+        if run.rings is None or not fp32 or not lines:
             return None
         side = run.count
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
@@ -112,16 +108,14 @@ class TorchExecutor(Executor):
 
         None unless the tiles are strided views, or the messages are the same on all mesh rows or columns.
         """
-        combine, moves = COMBINE[op], exchange.moves
-        senders, receivers = _ends(memory, [exchange])
-        src = TileMap(exchange.src)
-        box = _rectangle(receivers, memory.mesh)
-        into = None if box is None else _view(memory, src, box)
-        if into is not None and (tiles := _view(memory, src, senders.reshape(into.shape[:2]))) is not None:
-            return partial(combine, into, tiles, out=into)
-        if moves.lines is not None or not exchange.src.is_fixed:
+        combine, moves, src = COMBINE[op], exchange.moves, TileMap(exchange.src)
+        into, sent = (_view(memory, src, cores) for cores in reversed(_ends(memory, [exchange])))
+        if into is not None and sent is not None:
+            return partial(combine, into, sent, out=into)
+        tiles = _view(memory, src, np.arange(memory.mesh.cores).reshape(memory.mesh.shape))
+        dim = int(moves.axis == "x")
+        if moves.lines is not None or tiles is None:
             return None
-        tiles, dim = _tiles(memory, exchange.src), int(moves.axis == "x")
         send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (moves.send, moves.recv))
         if op == "add" and tiles.dtype == torch.float32:
             return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
@@ -130,12 +124,7 @@ class TorchExecutor(Executor):
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         definition = find(op.op)
-        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        # with tables, slots differ from schedule to schedule
-        box = None if memory.tables is not None else _rectangle(cores, memory.mesh)
-        steps = None if box is None else _strides(box)
-        if steps is None or not all(out.is_fixed for out in op.outs):
-            box = None
+        cores = _box(memory, op.cores(memory.mesh))
         before, after = list[Task](), list[Task]()
         memory.workspace.begin()
 
@@ -144,16 +133,15 @@ class TorchExecutor(Executor):
 
             For output number `out` a step `after` scatters the copy back.
             """
-            flat = memory.rows(tile_map.slot)
-            if box is not None and (view := _view(memory, tile_map, box, steps)) is not None:
+            if (view := _view(memory, tile_map, cores)) is not None:
                 return view
-            rows = self._row_index(memory, tile_map, cores)
-            copy = memory.workspace.take(cores.size * flat.shape[1], flat.dtype).view(len(cores), -1)
+            flat, rows = memory.rows(tile_map.slot), self._index(memory, tile_map, cores)
+            copy = memory.workspace.take(cores.size * flat.shape[1], flat.dtype).view(cores.size, -1)
             if out is None or definition.keeps(op.params, flat.shape[1], out):
                 before.append(lambda: torch.index_select(flat, 0, rows[0], out=copy))
             if out is not None:
                 after.append(lambda: flat.index_copy_(0, rows[0], copy))
-            return copy if box is None else copy.view(*box.shape, -1)
+            return copy.view(*cores.shape, -1)
 
         outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
         return [*before, *self._run_on(memory, definition, op.params, outs, reads), *after]
@@ -183,63 +171,41 @@ class TorchExecutor(Executor):
             steps += [partial(tensor.copy_, fp32) for fp32, tensor in pairs[: len(outs)] if fp32 is not tensor]
         return steps
 
-    def _row_index(self, memory: Memory, tile_map: TileMap, cores: Index) -> list[torch.Tensor]:
+    def _index(self, memory: Memory, tile_map: TileMap, cores: Index) -> list[torch.Tensor]:
         """Return `memory.rows_of(tile_map, cores)` on the device, in a list as of `Memory.index`."""
-        return memory.index(torch.from_numpy(memory.rows_of(tile_map, cores)).to(self.device))
+        return memory.index(torch.from_numpy(memory.rows_of(tile_map, cores).ravel()).to(self.device))
 
 
 def _ends(memory: Memory, exchanges: Sequence[Exchange]) -> tuple[Index, Index]:
-    """Return the senders and the receivers of messages, by ascending receiver."""
+    """Return the senders and the receivers of messages, by ascending receiver, as in `_box`."""
     senders, receivers = map(np.concatenate, zip(*(one.moves.ends(memory.mesh) for one in exchanges), strict=True))
     order = receivers.argsort()
-    return senders[order], receivers[order]
+    receivers = _box(memory, receivers[order])
+    return senders[order].reshape(receivers.shape), receivers
 
 
-def _rectangle(cores: Index, mesh: Mesh) -> Index | None:
-    """Return ascending cores as [rows, cols] if they are some mesh rows times some mesh columns; else None."""
-    rows = 1 + np.count_nonzero(np.diff(cores // mesh.shape[1]))
-    box = cores.reshape(rows, -1) if len(cores) % rows == 0 else None
-    return None if box is None or (box - box[:, :1] != box[0] - box[0, 0]).any() else box
+def _box(memory: Memory, cores: Index) -> Index:
+    """Return ascending cores as [rows, columns] if they may be a rectangle; else [1, cores]."""
+    row = cores // memory.mesh.shape[1]
+    columns = max(1, int(np.count_nonzero(row == row[:1])))
+    return cores.reshape(-1, len(cores) if len(cores) % columns else columns)
 
 
-def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
-    """Return a view of one slot, the same on all cores: [rows, cols, numel]."""
-    tensor, numel = memory.tensors[slot.buffer], memory.buffers[slot.buffer].numel
-    if slot.index is None:
-        return tensor
-    assert isinstance(slot.index, int)
-    return tensor[..., slot.index * numel : (slot.index + 1) * numel]
+def _view(memory: Memory, tile_map: TileMap, cores: Index) -> torch.Tensor | None:
+    """Return the tiles of cores [m, n] as a strided view [m, n, numel]; None if the steps between them vary.
 
-
-def _view(memory: Memory, tile_map: TileMap, cores: Index, steps: Steps | None = None) -> torch.Tensor | None:
-    """Return a strided view [rows, cols, numel] of the tiles of `cores` [rows, cols]; None if there is none.
-
-    `steps` are `_strides(cores)`, if they are known.
+    With tables too, as slots then differ from schedule to schedule.
     """
-    slot, base = tile_map.slot, tile_map.base
-    if not slot.is_fixed:
+    if memory.tables is not None:
         return None
-    at = _strides(base[cores]) if base is not None else steps or _strides(cores)
-    if at is None:
+    flat, rows = memory.rows(tile_map.slot), memory.rows_of(tile_map, cores)
+    steps = rows[1:] - rows[:-1], rows[:, 1:] - rows[:, :-1]
+    first, down, right = (int(ends.flat[0]) if ends.size else 0 for ends in (rows, *steps))
+    if min(first, down, right) < 0 or (steps[0] != down).any() or (steps[1] != right).any():
         return None
-    sides, (down, right), first = at
-    tiles, slots = _tiles(memory, slot), memory.buffers[slot.buffer].slots
-    step = tiles.stride(1) // (1 if base is None else slots)  # from core to core, or from row to row
-    return tiles.as_strided(
-        (*sides, tiles.shape[-1]), (down * step, right * step, 1), tiles.storage_offset() + first * step
-    )
-
-
-def _strides(cores: Index) -> Steps | None:
-    """Return rows and columns of `cores`, the steps down and right, and the first core; None if these vary."""
-    (rows, cols), first = cores.shape, int(cores[0, 0])
-    down, right = (int(along[1]) - first if len(along) > 1 else 0 for along in (cores[:, 0], cores[0]))
-    if (
-        min(first, down, right) < 0
-        or (cores != first + down * np.arange(rows)[:, None] + right * np.arange(cols)).any()
-    ):
-        return None
-    return (rows, cols), (down, right), first
+    size = flat.stride(0)
+    offset = flat.storage_offset() + first * size
+    return flat.as_strided((*rows.shape, flat.shape[1]), (down * size, right * size, 1), offset)
 
 
 def _runs_unwidened(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:

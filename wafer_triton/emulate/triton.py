@@ -19,7 +19,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 from wafer_triton import local
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
-from wafer_triton.emulate.fuse import Fold, Group, LocalTask, Messages, TreeTask
+from wafer_triton.emulate.fuse import Fold, Group, LocalTask, Messages, Sums, TreeTask
 from wafer_triton.emulate.parts import Call, Launch, Memory, Products, Reduction, Segment, Task, TileMap
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
@@ -104,24 +104,22 @@ class TritonExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         """Return the exchanges as `Messages` of each axis, which `fuse_tasks` makes launches."""
-        dst, size = exchanges[0].dst, memory.rows(exchanges[0].src).shape[1]
-        ends = self._operand(memory, src), self._operand(memory, TileMap(dst))
-        names = frozenset({src.slot.buffer}), frozenset({dst.buffer})
+        dst, size = TileMap(exchanges[0].dst), memory.rows(src.slot).shape[1]
         moves = {axis: tuple(one.moves for one in exchanges if one.axis == axis) for axis in "xy"}
-        return [Messages(axis, size, ((along, *ends),), *names) for axis, along in moves.items() if along]
+        return [Messages(axis, size, ((along, src, dst),)) for axis, along in moves.items() if along]
 
     def _copies(self, memory: Memory, messages: Messages) -> Copies:
         """Return the operands and tables of messages; equal moves share a row of ends, unless tables are rewritten."""
         rewritten, along_x = memory.tables is not None, messages.axis == "x"
         lines, length = memory.mesh.shape[:: 1 if along_x else -1]
-        operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
+        operands, places, routes = dict[object, Operand](), list[tuple[int, ...]](), list[Index]()
         ends, rows = list[Index](), dict[object, int]()
 
-        def place(x: Operand) -> tuple[int, int]:
-            alike = [number for number, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index]
-            if not alike:
-                operands.append(x._replace(offset=0))
-            return (alike or [len(operands) - 1])[0], x.offset // messages.size
+        def place(tile_map: TileMap) -> tuple[int, int]:
+            x = self._operand(memory, tile_map)
+            key = tile_map.slot.buffer if x.index is None else tile_map
+            operands.setdefault(key, x._replace(offset=0))
+            return list(operands).index(key), x.offset // messages.size
 
         for moves, src, dst in messages.steps:
             ways, route = (*place(src), *place(dst)), None
@@ -147,18 +145,15 @@ class TritonExecutor(Executor):
         put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]
         tables = put(np.array(places)), put(np.stack(routes)), put(all_ends)
         strides = (length, 1) if along_x else (1, lines)
-        return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
+        return Copies(tuple(operands.values()), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         kernel = table.find(op.op)
         where = None if op.where is None else op.where.flat(memory.mesh)
-        # an operation on some cores, or whose programs share tables, has a table of its own
-        own_table = where is not None or memory.tables is not None or not isinstance(kernel, LocalKernel)
-        cores = self._cores(memory, where) if own_table else None
         outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
-            return [Launch(op.op, partial(kernel, outs, reads, cores, **op.params))]
+            return [Launch(op.op, partial(kernel, outs, reads, self._cores(memory, where), **op.params))]
         remote = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if each.base is not None]
         written, definition = tuple(out.buffer for out in op.outs), local.find(op.op)
         read = {slot.buffer for slot in definition.sources(op.params, op.outs, op.ins)}
@@ -167,7 +162,7 @@ class TritonExecutor(Executor):
             for number, name in enumerate(written)
         )
         fused_op = kernel.fused(outs, reads, **op.params)
-        return [LocalTask(op.op, fused_op, written, tuple(remote), where, in_place, cores)]
+        return [LocalTask(op.op, fused_op, written, tuple(remote), where, in_place)]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Products):
@@ -183,10 +178,9 @@ class TritonExecutor(Executor):
                 memory.separate_sums.add(tree)
                 return [fold_step]
         if self.exchange == "elided" or tree.broadcast is None:
-            return [TreeTask(tree, broadcasts=False)]
-        if fuse.tree_spans(tree.roots) is None:
-            return [TreeTask(tree, broadcasts=False), *self.round(memory, tree.broadcast)]
-        return [TreeTask(tree, broadcasts=True)]
+            return [TreeTask(tree)]
+        spans = fuse.tree_spans(tree.roots)
+        return [TreeTask(tree, spans), *(() if spans else self.round(memory, tree.broadcast))]
 
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
         all_ops = [task.op for task in tasks if isinstance(task, LocalTask)]
@@ -194,22 +188,22 @@ class TritonExecutor(Executor):
         if self.exchange == "elided" and memory.tables is None:
             tasks = fuse.with_sums(tasks)
         for group in fuse.group_tasks(tasks):
-            if isinstance(group, list):
-                moves, sizes = [self._copies(memory, one) for one in group], [one.size for one in group]
-                steps = max(one.steps for one in moves)
-                result.append(
-                    Launch(f"exchange, {steps} steps" if steps > 1 else "exchange", partial(exchange, moves, sizes))
-                )
-            elif isinstance(group, Group):
-                result += self._launches(memory, group, all_ops)
-            else:
-                result.append(group)
+            match group:
+                case [Messages(), *_]:
+                    moves, sizes = [self._copies(memory, one) for one in group], [one.size for one in group]
+                    steps = max(one.steps for one in moves)
+                    what = f"exchange, {steps} steps" if steps > 1 else "exchange"
+                    result.append(Launch(what, partial(exchange, moves, sizes)))
+                case [Sums(), *_]:
+                    result.append(self._sums_launch(memory, group, all_ops))
+                case Group():
+                    result += self._launches(memory, group, all_ops)
+                case _:
+                    result.append(group)
         return result
 
     def _launches(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> list[Call]:
         """Return the launches of a group: of each fold that is not at the head, then of the local steps and tree."""
-        if group.sums:
-            return [self._sums_launch(memory, group, all_ops)]
         heads, grid = fuse.head_folds(group, memory.mesh)
         fold_launches = [self._fold_launch(memory, one) for one in group.folds if one not in heads]
         ops = [task.op for task in group.tasks]
@@ -219,21 +213,22 @@ class TritonExecutor(Executor):
             return fold_launches
         if self.exchange == "elided" and memory.tables is None:
             ops = in_turn(ops, memory.mesh.cores)
-        cores = group.tasks[0].table
         if heads:
             ops = [self._fold_op(memory, one) for one in heads] + ops
             order = self._order(memory.mesh.cores)
             cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
-        cores = self._cores(memory) if cores is None else cores
+        else:
+            cores = self._cores(memory, group.tasks[0].cores)
         return [*fold_launches, Launch(replace(group, folds=heads).what, partial(launch, ops, cores, all_ops, grid))]
 
-    def _sums_launch(self, memory: Memory, group: Group, all_ops: Sequence[FusedOp]) -> Call:
-        put, product = partial(self._table, memory), group.sums[0].product
-        *rows, lengths, turns = map(np.concatenate, zip(*(one.tables for one in group.sums), strict=True))
+    def _sums_launch(self, memory: Memory, sums: Sequence[Sums], all_ops: Sequence[FusedOp]) -> Call:
+        put, product = partial(self._table, memory), sums[0].product
+        *rows, lengths, turns = map(np.concatenate, zip(*(one.tables for one in sums), strict=True))
         out, a, b = (each._replace(index=put(table)) for each, table in zip(product.args, rows, strict=True))
         first = np.append(0, np.cumsum(lengths))
         op = chains(product, out, a, b, put(first), put(first[:-1] + turns))
-        return Launch(group.what, partial(launch, [op], put(self._order(len(lengths))), all_ops))
+        what = f"sums of {len(sums)} products"
+        return Launch(what, partial(launch, [op], put(self._order(len(lengths))), all_ops))
 
     def _fold_op(self, memory: Memory, fold_step: Fold, step: int | None = None) -> FusedOp:
         total, parts = (
@@ -267,7 +262,8 @@ class TritonExecutor(Executor):
         tree, put = group.tree.tree, partial(self._table, memory)
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
         acc = sums = self._operand(memory, TileMap(Slot(tree.acc)))
-        if group.tree.broadcasts and (writers := [n for n, task in enumerate(group.tasks) if tree.acc in task.outs]):
+        spans = group.tree.spans
+        if spans and (writers := [n for n, task in enumerate(group.tasks) if tree.acc in task.outs]):
             memory.workspace.begin()
             acc = acc._replace(tensor=memory.workspace.take(acc.tensor.numel(), acc.tensor.dtype))
             ops = [*ops[: writers[0]], *(op.with_memory(sums.tensor, acc.tensor) for op in ops[writers[0] :])]
@@ -281,9 +277,7 @@ class TritonExecutor(Executor):
             acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
             slots, numel, tree.op,
         )  # fmt: skip
-        receivers = None
-        if group.tree.broadcasts and (span := fuse.tree_spans(tree.roots)) is not None:
-            receivers = Receivers(sums, put(span[0]), put(span[1]), span[2])
+        receivers = Receivers(sums, put(spans[0]), put(spans[1]), spans[2]) if spans else None
 
         def round_of(core: int, slot: int) -> int:
             return tree.start + int(tree.send_round[(tree.parent == core) & (tree.slot == slot)].max(initial=0))
@@ -295,46 +289,45 @@ class TritonExecutor(Executor):
     def _windows(self, memory: Memory, run: Products) -> list[Task] | None:
         """Return, for each window of rounds, its exchange, and a launch of the products of what arrived.
 
-        The tile of round t arrives in slot t % `window` of its core. The first step copies a core's own tile there, and
+        The tile of round t arrives in slot t % `window` of its core. The first move copies a core's own tile there, and
         the last ones leave in the buffers of a and b what the last round does. None if a is b, or of another dtype.
         """
-        hands = run.a, run.b
-        tiles = [memory.tensors[first.buffer] for first, _ in hands]
-        if run.a == run.b or tiles[0].dtype != tiles[1].dtype:
+        hands, space = (run.a, run.b), list[str]()
+        dtypes = {memory.buffers[first.buffer].dtype for first, _ in hands}
+        if run.a == run.b or len(dtypes) > 1:
             return None
-        most = max(2, MAX_SLOT_BYTES // sum(tensor.nbytes for tensor in tiles))
+        most = max(2, MAX_SLOT_BYTES // sum(memory.tensors[first.buffer].nbytes for first, _ in hands))
         window = -(-run.count // -(-run.count // most))
-        sizes = [window * tensor.numel() for tensor in tiles]
         memory.workspace.begin()
-        space = memory.tensors[f"{run.c}{HIDDEN}slots"] = memory.workspace.take(sum(sizes), tiles[0].dtype)
-        parts, shifts = space.split(sizes), {one.src: one.moves for one in run.rounds[0].exchanges}
-        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
+        for first, _ in hands:
+            name, tiles = f"{run.c}{HIDDEN}{first.buffer}", memory.tensors[first.buffer]
+            memory.buffers[name] = replace(memory.buffers[first.buffer], name=name, role="scratch", slots=window)
+            memory.tensors[name] = memory.workspace.take(window * tiles.numel(), tiles.dtype).view(*tiles.shape[:2], -1)
+            space.append(name)
+        c, out, a, b = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out, *space))
         tasks: list[Task] = []
         for begin in range(0, run.count, window):
-            end, arrived = min(begin + window, run.count), []
-            for hand, part in zip(hands, parts, strict=True):
-                shift, size = shifts[hand[0]], memory.buffers[hand[0].buffer].numel
+            end = min(begin + window, run.count)
+            for hand, shift, name in zip(hands, run.shifts, space, strict=True):
+                slots = [Slot(name, number) for number in range(window)]
                 stay = replace(shift, send=shift.recv)
-                first, second = (self._operand(memory, TileMap(slot)) for slot in hand)
-                at = [Operand(part, number * size, window * size) for number in range(window)]
-                steps = [((shift,), at[t % window - 1], at[t % window]) for t in range(max(begin, 1), end)]
+                steps = [(shift, slots[t % window - 1], slots[t % window]) for t in range(max(begin, 1), end)]
                 if begin == 0:
-                    steps.insert(0, ((stay,), first, at[0]))
+                    steps.insert(0, (stay, hand[0], slots[0]))
                 if end == run.count:
-                    last, ends = steps[-1][2], (first, second) if end % 2 else (second, first)
-                    steps += [((stay,), last, ends[0]), ((shift,), last, ends[1])]
-                names = frozenset(slot.buffer for slot in hand)
-                tasks.append(Messages(shift.axis, size, tuple(steps), names, names))
-                arrived.append(at[0])
+                    last = slots[(end - 1) % window]
+                    steps += [(stay, last, hand[(end - 1) % 2]), (shift, last, hand[end % 2])]
+                tasks += [task for step in steps for task in self.move(memory, [Exchange(*step)], TileMap(step[1]))]
             target, add = out if end == run.count else c, run.add or begin > 0
-            operands = c, target, arrived[0], arrived[1], self._cores(memory)
-            launched = partial(products, *operands, rounds=end - begin, add=add, **run.params)
+            launched = partial(
+                products, c, target, a, b, self._cores(memory), rounds=end - begin, add=add, **run.params
+            )
             tasks.append(Launch(f"compute-shift, {end - begin} rounds in a launch", launched))
         return tasks
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Task] | None:
         """Return one launch for products whose operands pass whole rings, see `kernels.elided`; else None."""
-        if run.rings is None or run.count != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
+        if run.rings is None or run.params.get("heads", 1) > 1:
             return None
         rows, cols = run.rings
         side = np.arange(len(rows))

@@ -63,16 +63,20 @@ def acts(round_: Round) -> list[Act]:
     return every
 
 
-def accesses(schedule: Schedule) -> Iterator[tuple[int, Access]]:
-    """Yield all that a schedule reads and writes, in order, each with the number of its round."""
+def accesses(round_: Round) -> list[Access]:
+    """Return all accesses of a round in order."""
+    return [access for act in acts(round_) for access in (*act.reads, *act.writes)]
+
+
+def walk(schedule: Schedule) -> Iterator[tuple[int, Access]]:
+    """Yield all accesses of a schedule in order, each with the number of its round."""
     for number, round_ in enumerate(schedule.rounds):
-        for act in acts(round_):
-            yield from ((number, access) for access in (*act.reads, *act.writes))
+        yield from ((number, access) for access in accesses(round_))
 
 
 def written(round_: Round) -> frozenset[str]:
     """Return the names of the buffers that a round writes."""
-    return frozenset([access.slot.buffer for act in acts(round_) for access in act.writes])
+    return frozenset([access.slot.buffer for access in accesses(round_) if access.writes])
 
 
 def overlaps(round_: Round) -> bool:

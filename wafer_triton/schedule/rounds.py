@@ -460,7 +460,9 @@ class Moves(Value):
     def _cores(self, at: Index) -> Cores:
         lines = self.lines
         if lines is not None and self.paired:
-            lines, at = np.unique(np.stack([lines, at]), axis=1)
+            size = at.max(initial=-1) + 2  # -1: none
+            lines, at = np.divmod(np.unique(lines * size + at + 1), size)
+            at -= 1
             return Cores.of(lines, at, True) if self.axis == "x" else Cores.of(at, lines, True)
         at = at if (at[1:] > at[:-1]).all() else np.flatnonzero(np.bincount(at))
         return _made(Cores, *((lines, at) if self.axis == "x" else (at, lines)), False)

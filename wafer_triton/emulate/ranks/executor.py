@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -55,7 +54,6 @@ class DistributedExecutor(Executor):
         options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison}
         agree(options | {"shards": shards, "device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
-        self._fetched: WeakKeyDictionary[Memory, dict[tuple[str, int], Index]] = WeakKeyDictionary()
 
     def on_device(self) -> AbstractContextManager[object]:
         return self.inside.on_device()
@@ -144,7 +142,7 @@ class DistributedExecutor(Executor):
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         shard, steps = self.shard(memory.mesh), list[Task]()
-        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        cores = op.cores(memory.mesh)
         reads = tuple(self._local_map(memory, tile_map, cores, number, steps) for number, tile_map in enumerate(ins))
         for out in op.outs:
             self._drop_halos(memory, out.buffer)
@@ -158,18 +156,19 @@ class DistributedExecutor(Executor):
         """
         if not isinstance(segment, Products) or not ins:
             return None
-        owner, steps = self.shard(memory.mesh).partition.owner, list[Task]()
-        passed = [(x.homes(memory.mesh), np.argsort(to)) for x, to in zip(ins, segment.receivers, strict=True)]
-        for number, (tile_map, (homes, gives)) in enumerate(zip(ins, passed, strict=True)):
+        owner, steps, lie = self.shard(memory.mesh).partition.owner, list[Task](), list[list[Index]]()
+        for number, (tile_map, moves) in enumerate(zip(ins, segment.shifts, strict=True)):
+            send, recv = moves.ends(memory.mesh)
+            homes, gives = [tile_map.homes(memory.mesh)], send[recv.argsort()]
+            for _ in range(1, segment.count):
+                homes.append(homes[-1][gives])
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
-            for _ in range(segment.count):
-                reads[owner, homes] = True
-                homes = homes[gives]
+            reads[owner, homes] = True
             self._halo(memory, tile_map.slot.buffer, number, reads, steps)
-        for round_ in segment.rounds[: segment.count]:
-            maps = tuple(TileMap(x.slot, homes) for x, (homes, _) in zip(ins, passed, strict=True))
+            lie.append(homes)
+        for round_, *homes in zip(segment.rounds, *lie, strict=False):
+            maps = tuple(TileMap(one.slot, each) for one, each in zip(ins, homes, strict=True))
             steps += self.fuse_tasks(memory, self.compute(memory, round_.locals[0], maps))
-            passed = [(homes[gives], gives) for homes, gives in passed]
         return steps + [step for round_ in segment.rounds[segment.count :] for step in self.round(memory, round_)]
 
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
@@ -230,11 +229,9 @@ class DistributedExecutor(Executor):
         `reads` [ranks, cores * slots] says which tiles each rank reads, as input `number` of an operation. Steps that
         fetch them are added to `steps`, unless an earlier step has fetched them for this input.
         """
-        halo = f"{name}{HIDDEN}halo{number}"
-        cached = self._fetched.setdefault(memory, {})
-        fetched = cached.get((name, number))
+        halo, fetched = f"{name}{HIDDEN}halo{number}", memory.halos.get((name, number))
         if fetched is None or (reads & ~fetched).any():
-            cached[name, number] = fetched = reads
+            memory.halos[name, number] = fetched = reads
             memory.buffers[halo] = replace(memory.buffers[name], name=halo, slots=1, role="scratch")
             count = int(reads[self.rank].sum())
             if halo not in memory.tensors or memory.tensors[halo].shape[1] < count:
@@ -247,6 +244,5 @@ class DistributedExecutor(Executor):
 
     def _drop_halos(self, memory: Memory, name: str) -> None:
         """Forget the fetched tiles of a buffer, which is about to be written."""
-        cached = self._fetched.get(memory, {})
-        for key in [key for key in cached if key[0] == name]:
-            del cached[key]
+        for key in [key for key in memory.halos if key[0] == name]:
+            del memory.halos[key]
