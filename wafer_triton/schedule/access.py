@@ -68,9 +68,10 @@ def accesses(round_: Round) -> list[Access]:
     return [access for act in acts(round_) for access in (*act.reads, *act.writes)]
 
 
-def numbered_accesses(schedule: Schedule) -> Iterator[tuple[int, Access]]:
+def walk(schedule: Schedule) -> Iterator[tuple[int, Access]]:
     """Yield all accesses of a schedule in order, each with the number of its round."""
-    return ((number, access) for number, round_ in enumerate(schedule.rounds) for access in accesses(round_))
+    for number, round_ in enumerate(schedule.rounds):
+        yield from ((number, access) for access in accesses(round_))
 
 
 def written(round_: Round) -> frozenset[str]:

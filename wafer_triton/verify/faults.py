@@ -37,7 +37,7 @@ from wafer_triton.count.routes import excess
 from wafer_triton.device.modes import host
 from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.access import numbered_accesses
+from wafer_triton.schedule.access import walk
 from wafer_triton.schedule.rounds import Exchange, Local
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
@@ -217,7 +217,7 @@ def _slot_faults(schedule: Schedule, intent: Intent | None) -> Iterator[Finding]
         name: np.full(schedule.mesh.cores * buffer.slots, WRITTEN if name in given else UNWRITTEN, np.uint8)
         for name, buffer in schedule.buffers.items()
     }
-    for number, access in numbered_accesses(schedule):
+    for number, access in walk(schedule):
         slot, by, cells = access.slot, access.by, access.cells(schedule)
         name, state = slot.buffer, states[slot.buffer]
         verdict, wrong, message, after = "", cells[:0], "", WRITTEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wafer_triton.schedule.access import numbered_accesses
+from wafer_triton.schedule.access import walk
 from wafer_triton.schedule.rounds import Exchange
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
@@ -34,7 +34,7 @@ def tiles_shape(schedule: Schedule, name: str) -> tuple[int, ...]:
 def _read_first(schedule: Schedule) -> set[str]:
     """Return outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
     written, first = set[str](), set[str]()
-    for _, access in numbered_accesses(schedule):
+    for _, access in walk(schedule):
         if access.writes:
             written.add(access.slot.buffer)
         elif isinstance(access.by, Exchange) or access.slot in access.by.ins:  # not an output that is added to

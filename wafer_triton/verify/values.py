@@ -25,7 +25,7 @@ from wafer_triton import local
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import letters
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.access import acts, numbered_accesses
+from wafer_triton.schedule.access import accesses, walk
 from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
@@ -259,8 +259,7 @@ def _work(schedule: Schedule) -> float:
 
 
 def _round_work(schedule: Schedule, round_: Round) -> float:
-    tiles = (access for act in acts(round_) for access in (*act.reads, *act.writes))
-    moved = sum(access.cells(schedule).size * schedule.buffers[access.slot.buffer].numel for access in tiles)
+    moved = sum(access.cells(schedule).size * schedule.buffers[access.slot.buffer].numel for access in accesses(round_))
     work = (op.cores(schedule.mesh).size * sum(local.find(op.op).work(**op.params)) for op in round_.locals)
     return moved + sum(work) / 10
 
@@ -327,10 +326,6 @@ def _first_mismatch(name: str, got: Tensor, want: Tensor, compared: NDArray[np.b
 
 def _last_write(schedule: Schedule, name: str, cell: int) -> int:
     """Return the last round that writes a cell of a buffer; the last round of all if none does."""
-    writes = (
-        (number, access)
-        for number, access in numbered_accesses(schedule)
-        if access.writes and access.slot.buffer == name
-    )
+    writes = ((number, access) for number, access in walk(schedule) if access.writes and access.slot.buffer == name)
     written = (number for number, access in writes if cell in access.cells(schedule))
     return max(written, default=len(schedule.rounds) - 1)
