@@ -35,7 +35,7 @@ from wafer_triton.train.options import (
     splits,
 )  # fmt: skip
 from wafer_triton.train.placement import GroupPlacement, fixed, placements
-from wafer_triton.train.solve import Label, Mix, layer, layers
+from wafer_triton.train.solve import Label, Mix, layer, layers, useful
 from wafer_triton.train.workload import Rules, Workload
 
 PRICES = np.array([0.0, *np.geomspace(1 / 16, 16, 65)])  # of all bytes of a die, in the cost of a step
@@ -270,12 +270,17 @@ class Search:
             columns = _columns(figures)[..., numbers]
             costs = np.tensordot([1.0, price, price / count], columns, 1)
             fits = costs - costs.min(1, keepdims=True) + costs.min(1).sum() <= most * (1 + 1e-9)
+            alone = columns.sum(1)  # of layers whose operators all take one pair
+            known = alone[:, useful(alone, 0 * alone[:2], 0.0)] * (1 + 1e-9)
+            least = columns.min(2, keepdims=True)
+            for best in known.T:  # beats what an option reaches with the least of all others
+                fits &= (columns - least + least.sum(1, keepdims=True) < best[:, None, None]).any(0)
             if not fits.any(1).all():
                 continue
             places = [numbers[own] for own in fits]
             sums, chosen = layer(
                 [columns[:, at, own] for at, own in enumerate(fits)],
-                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard,
+                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard, known,
             )  # fmt: skip
             for path, one in zip(chosen, sums.T, strict=True):
                 labels.append(self._label(kind, figures, [own[at] for own, at in zip(places, path, strict=True)], one))
