@@ -35,7 +35,7 @@ from wafer_triton.train.options import (
     splits,
 )  # fmt: skip
 from wafer_triton.train.placement import GroupPlacement, fixed, placements
-from wafer_triton.train.solve import Label, Mix, layer, layers
+from wafer_triton.train.solve import Label, Mix, layer, layers, useful
 from wafer_triton.train.workload import Rules, Workload
 
 PRICES = np.array([0.0, *np.geomspace(1 / 16, 16, 65)])  # of all bytes of a die, in the cost of a step
@@ -86,7 +86,7 @@ PLANNED = Strategy("planned", _useful, lambda wafer, split: placements(wafer, sp
 class TrainingPlan(Result):
     """A plan of a strategy, for one training step of a case.
 
-    `why` is the reason if the workload does not fit: `held` is then of the smallest plan, seconds and joules infinite.
+    `why` is the reason if the workload does not fit: the plan is then the smallest, its seconds and joules infinite.
     """
 
     strategy: str
@@ -98,7 +98,9 @@ class TrainingPlan(Result):
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """Return the seconds of a step by what takes them."""
+        """Return the seconds of a step by what takes them; nothing for a workload that does not fit."""
+        if self.why:
+            return {}
         case, mix = self.case, self.mix
         parts = {
             "compute": mix.total("compute") + case.head_seconds, "exposed communication": mix.total("exposed"),
@@ -208,7 +210,7 @@ def plan(
         searches += added
         if all(search.least_bytes > search.room for search in added):
             break  # nor do more samples at once fit
-    best, score = None, inf
+    best, score = None, min(search.reached for search in searches) * (1 + 1e-12)
     parts = ((search, part) for search in searches for part in search.parts)
     for search, part in sorted(parts, key=lambda one: one[1][0]):
         if part[0] >= score:
@@ -229,7 +231,7 @@ class Search:
     """A case with all pairs that its operators may take.
 
     No plan whose operators choose among the pairs of a part scores less than its bound, and none needs less than
-    `least_bytes` on a die beside embedding and head.
+    `least_bytes` on a die beside embedding and head. Layers whose operators all take one pair have `reached` a score.
     """
 
     def __init__(
@@ -248,6 +250,8 @@ class Search:
         count, numbers = case.layers, np.arange(len(pairs.pairs))
         cost, size, work = np.array([_columns(self._priced(kind)) for kind in kinds]).swapaxes(0, 1)
         self.least_bytes = least(count * size + work).min()
+        fits = count * size.sum(1) + work.sum(1) <= self.room
+        self.reached = self.rest + count * np.where(fits, cost.sum(1), inf).min()
         # of every price of the bytes that fit, Lagrange's multiplier, the cost of layers with their bytes is a bound
         prices = PRICES * cost.min(2).sum(1).min() * count / case.wafer.hbm_bytes
         bounds = np.array([count * least(cost + price * (size + work / count)) - price * self.room for price in prices])
@@ -266,12 +270,17 @@ class Search:
             columns = _columns(figures)[..., numbers]
             costs = np.tensordot([1.0, price, price / count], columns, 1)
             fits = costs - costs.min(1, keepdims=True) + costs.min(1).sum() <= most * (1 + 1e-9)
+            alone = columns.sum(1)  # of layers whose operators all take one pair
+            known = alone[:, useful(alone, 0 * alone[:2], 0.0)] * (1 + 1e-9)
+            least = columns.min(2, keepdims=True)
+            for best in known.T:  # beats what an option reaches with the least of all others
+                fits &= (columns - least + least.sum(1, keepdims=True) < best[:, None, None]).any(0)
             if not fits.any(1).all():
                 continue
             places = [numbers[own] for own in fits]
             sums, chosen = layer(
                 [columns[:, at, own] for at, own in enumerate(fits)],
-                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard,
+                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard, known,
             )  # fmt: skip
             for path, one in zip(chosen, sums.T, strict=True):
                 labels.append(self._label(kind, figures, [own[at] for own, at in zip(places, path, strict=True)], one))

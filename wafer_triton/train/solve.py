@@ -53,12 +53,12 @@ def useful(figures: Numbers, layouts: Numbers, reshard: float) -> Numbers:
 
 
 def layer(
-    figures: Sequence[Numbers], layouts: Sequence[Numbers], reshard: float = 0.0
+    figures: Sequence[Numbers], layouts: Sequence[Numbers], reshard: float = 0.0, known: Numbers = NOTHING
 ) -> tuple[Numbers, Numbers]:  # fmt: skip
     """Return cost, bytes and memory [3, n] of the front of all closed chains, and an option for each operator [n, ops].
 
     An operator's options have `figures` [3, options] and numbers of the `layouts` of their input and output [2,
-    options], from 0. A change of layout costs `reshard`.
+    options], from 0. A change of layout costs `reshard`. Chains that a `known` one beats are left out.
     """
     count = len(figures)
     tables: list[Table] = [(own, some, np.arange(some.shape[1])) for own, some in zip(figures, layouts, strict=True)]
@@ -69,10 +69,10 @@ def layer(
         near = np.array([np.where(np.isin(takes, given), takes, -1), np.where(np.isin(gives, taken), gives, -2)])
         kept = useful(own, near, reshard)
         tables[place] = own[:, kept], near[:, kept], numbers[kept]
-    labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, closed=True)
+    labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, known, closed=True)
     for first in range(count):  # before which an activation changes its layout, from one that no option has
         order = [*tables[first:], *tables[:first]]
-        sums, path = _chains(order, np.array([-3]), reshard, labels)
+        sums, path = _chains(order, np.array([-3]), reshard, np.hstack([labels, known]))
         labels, chosen = np.hstack([labels, sums]), np.vstack([chosen, np.roll(path, first, 1)])
         kept = useful(labels, labels[:2] * 0, 0.0)
         labels, chosen = labels[:, kept], chosen[kept]
