@@ -211,7 +211,7 @@ def plan(
         if all(search.least_bytes > search.room for search in added):
             break  # nor do more samples at once fit
     best, score = None, min(search.reached for search in searches) * (1 + 1e-12)
-    parts = ((search, part) for search in searches for part in search.parts)
+    parts = ((search, part) for search in searches if search.least_bytes <= search.room for part in search.parts)
     for search, part in sorted(parts, key=lambda one: one[1][0]):
         if part[0] >= score:
             break
@@ -263,13 +263,14 @@ class Search:
     def labels(self, part: Part, score: float) -> list[Label]:
         """Return the fronts of layers, of each kind of recompute, that may be in a plan of a part below a score."""
         (bound, price, numbers), count, labels = part, self.case.layers, list[Label]()
-        most = (bound - self.rest + price * self.room) / count + score - bound  # beside layers that cost the least
+        prices, most = (1.0, price, price / count), (bound - self.rest + price * self.room) / count + score - bound
+        most *= 1 + 1e-9  # beside layers that cost the least
         layouts = [self.pairs.layouts[op.side][:, numbers] for op in self.case.work.operators]
         for kind in self.kinds:
             figures = self._priced(kind)
             columns = _columns(figures)[..., numbers]
-            costs = np.tensordot([1.0, price, price / count], columns, 1)
-            fits = costs - costs.min(1, keepdims=True) + costs.min(1).sum() <= most * (1 + 1e-9)
+            costs = np.tensordot(prices, columns, 1)
+            fits = costs - costs.min(1, keepdims=True) + costs.min(1).sum() <= most
             alone = columns.sum(1)  # of layers whose operators all take one pair
             known = alone[:, useful(alone, 0 * alone[:2], 0.0)] * (1 + 1e-9)
             least = columns.min(2, keepdims=True)
@@ -280,7 +281,7 @@ class Search:
             places = [numbers[own] for own in fits]
             sums, chosen = layer(
                 [columns[:, at, own] for at, own in enumerate(fits)],
-                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard, known,
+                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard, known, prices, most,
             )  # fmt: skip
             for path, one in zip(chosen, sums.T, strict=True):
                 labels.append(self._label(kind, figures, [own[at] for own, at in zip(places, path, strict=True)], one))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,14 @@ def useful(figures: Numbers, layouts: Numbers, reshard: float) -> Numbers:
 
 
 def layer(
-    figures: Sequence[Numbers], layouts: Sequence[Numbers], reshard: float = 0.0, known: Numbers = NOTHING
+    figures: Sequence[Numbers], layouts: Sequence[Numbers], reshard: float = 0.0, known: Numbers = NOTHING,
+    prices: tuple[float, float, float] = (1.0, 0.0, 0.0), most: float = inf,
 ) -> tuple[Numbers, Numbers]:  # fmt: skip
     """Return cost, bytes and memory [3, n] of the front of all closed chains, and an option for each operator [n, ops].
 
     An operator's options have `figures` [3, options] and numbers of the `layouts` of their input and output [2,
-    options], from 0. A change of layout costs `reshard`. Chains that a `known` one beats are left out.
+    options], from 0. A change of layout costs `reshard`. Chains that a `known` one beats are left out, and those whose
+    figures are above `most` at `prices`.
     """
     count = len(figures)
     tables: list[Table] = [(own, some, np.arange(some.shape[1])) for own, some in zip(figures, layouts, strict=True)]
@@ -69,10 +72,11 @@ def layer(
         near = np.array([np.where(np.isin(takes, given), takes, -1), np.where(np.isin(gives, taken), gives, -2)])
         kept = useful(own, near, reshard)
         tables[place] = own[:, kept], near[:, kept], numbers[kept]
-    labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, known, closed=True)
+    limit = np.array(prices), most
+    labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, known, limit, closed=True)
     for first in range(count):  # before which an activation changes its layout, from one that no option has
         order = [*tables[first:], *tables[:first]]
-        sums, path = _chains(order, np.array([-3]), reshard, np.hstack([labels, known]))
+        sums, path = _chains(order, np.array([-3]), reshard, np.hstack([labels, known]), limit)
         labels, chosen = np.hstack([labels, sums]), np.vstack([chosen, np.roll(path, first, 1)])
         kept = useful(labels, labels[:2] * 0, 0.0)
         labels, chosen = labels[:, kept], chosen[kept]
@@ -80,19 +84,21 @@ def layer(
 
 
 def _chains(
-    tables: Sequence[Table], starts: Numbers, reshard: float, known: Numbers = NOTHING, closed: bool = False
+    tables: Sequence[Table], starts: Numbers, reshard: float, known: Numbers, limit: tuple[Numbers, float],
+    closed: bool = False,
 ) -> tuple[Numbers, Numbers]:  # fmt: skip
     """Return figures [3, n] of chains from one of the layouts on, and their options [n, operators].
 
-    Chains that a `known` one beats are left out. Those that are `closed` end where they began, without a re-sharding.
+    Chains that a `known` one beats, or that are above a `limit` at prices, are left out. Those that are `closed` end where they began, without a re-sharding.
     """
+    prices, most = limit
     ends, sums, path = np.tile(starts, (2, 1)), np.zeros((3, len(starts))), np.zeros((len(starts), 0), int)
     for place, (figures, (takes, gives), numbers) in enumerate(tables, 1):
         before, option = np.nonzero((ends[1][:, None] == takes) | (not closed))
         both, layouts = sums[:, before] + figures[:, option], np.array([ends[0, before], gives[option]])
         both[0] += reshard * (ends[1, before] != takes[option])
         least = both + sum((later.min(1, keepdims=True) for later, *_ in tables[place:]), np.zeros((3, 1)))
-        fits = np.ones(len(before), bool)
+        fits = prices @ both <= most - sum((prices @ later).min() for later, *_ in tables[place:])
         for best in known.T:
             fits[fits] = (least[:, fits] < best[:, None]).any(0)
         kept = np.flatnonzero(fits)
