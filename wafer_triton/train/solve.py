@@ -21,6 +21,7 @@ from wafer_triton.train.options import Option
 Numbers = NDArray[Any]
 Table = tuple[Numbers, Numbers, Numbers]  # figures, layouts and numbers of an operator's options
 NOTHING = np.zeros((3, 0))
+TOGETHER = 32  # that are compared with all others at once
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,19 @@ def useful(figures: Numbers, layouts: Numbers, reshard: float) -> Numbers:
 
     For each of the `layouts` [2, n] in which they differ, the other one costs a re-sharding more.
     """
-    kept, rest = [], np.lexsort(figures[::-1])
+
+    def beats(best: Numbers, rest: Numbers) -> Numbers:
+        """Return [best, rest] which of `best` beat which of `rest`."""
+        changes = (layouts[:, best, None] != layouts[:, None, rest]).sum(0)
+        cheaper = figures[0, best, None] + changes * reshard <= figures[0, rest]
+        return cheaper & (figures[1:, best, None] <= figures[1:, None, rest]).all(0)
+
+    kept, rest = list[int](), np.lexsort(figures[::-1])
     while len(rest):
-        best, rest = rest[0], rest[1:]
-        kept.append(best)
-        changes = (layouts[:, rest] != layouts[:, [best]]).sum(0)
-        beaten = (figures[1:, rest] >= figures[1:, [best]]).all(0)
-        rest = rest[~beaten | (figures[0, rest] < figures[0, best] + changes * reshard)]
+        best, rest = rest[:TOGETHER], rest[TOGETHER:]
+        best = best[~np.triu(beats(best, best), 1).any(0)]  # a beaten one beats nothing that its better does not
+        rest = rest[~beats(best, rest).any(0)]
+        kept += best.tolist()
     return np.array(kept, int)
 
 
@@ -63,18 +70,18 @@ def layer(
     options], from 0. A change of layout costs `reshard`. Chains that a `known` one beats are left out, and those whose
     figures are above `most` at `prices`.
     """
-    count = len(figures)
+    count, limit = len(figures), (np.array(prices), most)
     tables: list[Table] = [(own, some, np.arange(some.shape[1])) for own, some in zip(figures, layouts, strict=True)]
-    for place in [*range(count)] * 2:
+    places = range(count if reshard + sum((limit[0] @ own).min() for own in figures) <= most else 0)  # of re-shardings
+    for place in [*places] * 2:
         own, (takes, gives), numbers = tables[place]
         given, taken = tables[place - 1][1][1], tables[(place + 1) % count][1][0]
         # layouts that no neighbour has are alike
         near = np.array([np.where(np.isin(takes, given), takes, -1), np.where(np.isin(gives, taken), gives, -2)])
         kept = useful(own, near, reshard)
         tables[place] = own[:, kept], near[:, kept], numbers[kept]
-    limit = np.array(prices), most
     labels, chosen = _chains(tables, np.unique(tables[0][1][0]), reshard, known, limit, closed=True)
-    for first in range(count):  # before which an activation changes its layout, from one that no option has
+    for first in places:  # before which an activation changes its layout, from one that no option has
         order = [*tables[first:], *tables[:first]]
         sums, path = _chains(order, np.array([-3]), reshard, np.hstack([labels, known]), limit)
         labels, chosen = np.hstack([labels, sums]), np.vstack([chosen, np.roll(path, first, 1)])
@@ -89,7 +96,8 @@ def _chains(
 ) -> tuple[Numbers, Numbers]:  # fmt: skip
     """Return figures [3, n] of chains from one of the layouts on, and their options [n, operators].
 
-    Chains that a `known` one beats, or that are above a `limit` at prices, are left out. Those that are `closed` end where they began, without a re-sharding.
+    Chains that a `known` one beats, or that are above a `limit` at prices, are left out. Those that are `closed` end
+    where they began, without a re-sharding.
     """
     prices, most = limit
     ends, sums, path = np.tile(starts, (2, 1)), np.zeros((3, len(starts))), np.zeros((len(starts), 0), int)
