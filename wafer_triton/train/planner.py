@@ -255,36 +255,49 @@ class Search:
         # of every price of the bytes that fit, Lagrange's multiplier, the cost of layers with their bytes is a bound
         prices = PRICES * cost.min(2).sum(1).min() * count / case.wafer.hbm_bytes
         bounds = np.array([count * least(cost + price * (size + work / count)) - price * self.room for price in prices])
+        best, bound = bounds.argmax(0), bounds.max(0)
+        if not uniform:  # operators share the layout of rows, or an activation changes it
+            rows, price = pairs.layouts["in"][0], prices[best[0]]
+            order, weighed = np.argsort(rows), cost + price * (size + work / count)
+            starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+            alike = np.minimum.reduceat(weighed[..., order], starts, 2).sum(1).min()
+            bound = count * np.minimum(alike, least(weighed) + self.reshard) - price * self.room
         self.parts: list[Part] = [
-            (self.rest + bounds[best, part], prices[best], some)
-            for part, (best, some) in enumerate(zip(bounds.argmax(0), np.split(numbers, bounds.shape[1]), strict=True))
+            (self.rest + own, prices[at], some)
+            for own, at, some in zip(bound, best, np.split(numbers, len(bound)), strict=True)
         ]
 
     def labels(self, part: Part, score: float) -> list[Label]:
         """Return the fronts of layers, of each kind of recompute, that may be in a plan of a part below a score."""
-        (bound, price, numbers), count, labels = part, self.case.layers, list[Label]()
+        (bound, price, numbers), count, work = part, self.case.layers, self.case.work
+        figures = [self._priced(kind) for kind in self.kinds]
+        columns = [_columns(own)[..., numbers] for own in figures]
+        fronts, labels = list[np.ndarray](), list[Label]()
+        for kind, own, column in zip(self.kinds, figures, columns, strict=True):
+            alone = column.sum(1)  # of layers whose operators all take one pair
+            best = useful(alone, 0 * alone[:2], 0.0)
+            fronts.append(alone[:, best])
+            labels += [self._label(kind, own, [numbers[at]] * len(own), alone[:, at]) for at in best]
+        if mix := layers(labels, count, self.room, self.reshard):
+            score = min(score, self.rest + mix.cost(self.reshard))
         prices, most = (1.0, price, price / count), (bound - self.rest + price * self.room) / count + score - bound
         most *= 1 + 1e-9  # beside layers that cost the least
-        layouts = [self.pairs.layouts[op.side][:, numbers] for op in self.case.work.operators]
-        for kind in self.kinds:
-            figures = self._priced(kind)
-            columns = _columns(figures)[..., numbers]
-            costs = np.tensordot(prices, columns, 1)
+        layouts = [self.pairs.layouts[op.side][:, numbers] for op in work.operators]
+        for kind, own, column, known in zip(self.kinds, figures, columns, fronts, strict=True):
+            costs = np.tensordot(prices, column, 1)
             fits = costs - costs.min(1, keepdims=True) + costs.min(1).sum() <= most
-            alone = columns.sum(1)  # of layers whose operators all take one pair
-            known = alone[:, useful(alone, 0 * alone[:2], 0.0)] * (1 + 1e-9)
-            least = columns.min(2, keepdims=True)
+            least = column.min(2, keepdims=True)
             for best in known.T:  # beats what an option reaches with the least of all others
-                fits &= (columns - least + least.sum(1, keepdims=True) < best[:, None, None]).any(0)
+                fits &= (column - least + least.sum(1, keepdims=True) < best[:, None, None]).any(0)
             if not fits.any(1).all():
                 continue
-            places = [numbers[own] for own in fits]
+            places = [numbers[chosen] for chosen in fits]
             sums, chosen = layer(
-                [columns[:, at, own] for at, own in enumerate(fits)],
-                [some[:, own] for some, own in zip(layouts, fits, strict=True)], self.reshard, known, prices, most,
+                [column[:, at, some] for at, some in enumerate(fits)],
+                [both[:, some] for both, some in zip(layouts, fits, strict=True)], self.reshard, known, prices, most,
             )  # fmt: skip
             for path, one in zip(chosen, sums.T, strict=True):
-                labels.append(self._label(kind, figures, [own[at] for own, at in zip(places, path, strict=True)], one))
+                labels.append(self._label(kind, own, [some[at] for some, at in zip(places, path, strict=True)], one))
         return labels
 
     def smallest(self) -> Label:
