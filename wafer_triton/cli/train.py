@@ -55,7 +55,8 @@ def _plan_training(
             f"{quantity(size / device.link_bytes_per_second / best.seconds, '%')} of its capacity"
         )
     texts.append(
-        f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one or two kinds, "
+        f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one kind, and up to "
+        "one re-sharding of those of two kinds, "
         f"over all tuples and rectangular placements"
     )
     answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
