@@ -56,8 +56,7 @@ def _plan_training(
         )
     texts.append(
         f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one kind, and up to "
-        "one re-sharding of those of two kinds, "
-        f"over all tuples and rectangular placements"
+        "one re-sharding of those of two kinds, over all tuples and rectangular placements"
     )
     answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
     spaced = [part for text in texts for part in ("", text)]

@@ -154,7 +154,7 @@ class _Reader:
         )
 
     def round(self, round_: Round, turns: Turns) -> Account:
-        """Return all other counts of a round, the most of its flows at any time of its turns."""
+        """Return messages, multiply-adds and flows of a round; of flows the most at any time of its turns."""
         moved: dict[str, list[Moves]] = {}
         for moves, _ in sends(round_, self.mesh):
             moved.setdefault(moves.axis, []).append(moves)

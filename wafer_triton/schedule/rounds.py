@@ -387,7 +387,7 @@ class Cores(Value):
 
 
 def disjoint(many: Sequence[Index | None]) -> bool:
-    """Return whether no position is named twice by some lists (None: all)."""
+    """Return whether lists of positions (None: all) name every position at most once."""
     named = [positions for positions in many if positions is not None]
     if len(named) < len(many):
         return False

@@ -76,7 +76,7 @@ class StreamedProducts:
         return cut.view(*self.team.mesh.shape, -1)
 
     def _whole(self, operand: str, cut: Tensor, sizes: Mapping[str, int], tiles: Mapping[str, int]) -> Tensor:
-        """Return the inverse of `_cut`: tiles of the elements' numbers say where each goes, 0 for padding."""
+        """Return the operand that was cut: numbers of its elements, cut alike, say where each goes (0: padding)."""
         rows, cols = (sizes[size] for size in SIZES[operand])
         places = self._cut(operand, torch.arange(1, rows * cols + 1).view(rows, cols), tiles)
         whole = cut.new_empty(rows * cols + 1)

@@ -165,7 +165,7 @@ class TrainingPlan(Result):
 
     @property
     def link_bytes(self) -> float:
-        """Return bytes over all links in a step."""
+        """Return the bytes of a step, each counted on every link that it crosses."""
         return sum(self.loads.values())
 
     @property
@@ -301,7 +301,7 @@ class Search:
         return labels
 
     def smallest(self) -> Label:
-        """Return the layer with the fewest bytes, of those whose operators all take one pair."""
+        """Return the layer that needs the fewest bytes, of those in which all operators share tuple and placement."""
         figures, count = [self._priced(kind) for kind in self.kinds], len(self.pairs.pairs)
         sums = np.concatenate([_columns(own).sum(1) for own in figures], 1)  # [3, pairs of each kind]
         cost, size, work = sums

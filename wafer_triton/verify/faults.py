@@ -154,7 +154,7 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
         if exchange.dst in slots:
             for sender, receiver in zip(*(ends.tolist() for ends in exchange.moves.ends(mesh)), strict=True):
                 waits.setdefault(sender, set()).add(receiver)
-    # a core that waits for no waiting core goes on; the others stand in circles
+    # take out cores that wait for none that waits, until only circles of waiting cores and who waits for them are left
     while free := {core for core, awaited in waits.items() if not awaited & waits.keys()}:
         waits = {core: awaited for core, awaited in waits.items() if core not in free}
     if not waits:
