@@ -16,17 +16,7 @@ ON_BITS = (
 
 def test_tests_on_bits_pass_without_vectors_and_with_sums_by_address():
     settings = {"ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": str(TESTS / "helpers")}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--disable-plugin-autoload",
-        "-p",
-        "_hypothesis_pytestplugin",
-        "-p",
-        "odd_blas",
-        *(str(TESTS / name) for name in ON_BITS),
-    ]
+    options = "-m pytest -q --disable-plugin-autoload -p _hypothesis_pytestplugin -p odd_blas"
+    command = [sys.executable, *options.split(), *(str(TESTS / name) for name in ON_BITS)]
     done = subprocess.run(command, env=os.environ | settings, cwd=TESTS.parent, capture_output=True, text=True)
     assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-20:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
 from math import inf
 from time import process_time
@@ -96,7 +95,7 @@ class TrainingPlan(Result):
     solver_seconds: float = field(default=0.0, compare=False)
     tried: int = 0
 
-    @cached_property
+    @property
     def parts(self) -> dict[str, float]:
         """Return the seconds of a step by what takes them; nothing for a workload that does not fit."""
         if self.why:
@@ -109,7 +108,7 @@ class TrainingPlan(Result):
         bubbles = (case.wafers - 1) * sum(parts.values()) / case.micro_batches + _handed(case)
         return {**parts, "bubbles": bubbles}
 
-    @cached_property
+    @property
     def held(self) -> dict[str, int]:
         """Return the bytes of a die by what they hold."""
         held = {
@@ -118,7 +117,7 @@ class TrainingPlan(Result):
         }  # fmt: skip
         return {name: round(size) for name, size in held.items()}
 
-    @cached_property
+    @property
     def loads(self) -> dict[Link, float]:
         """Return bytes over every link in a step."""
         loads = self.mix.total("loads") + self.mix.reshards * self.case.reshard.loads
