@@ -107,9 +107,11 @@ def sliced(
     added = {result[-1]: "mkn".index(PRODUCTS[result][2]) for result in results}  # by the cut over which they add up
     reduces = moving in added
 
-    def slices(*cuts: Numbers) -> tuple[Numbers, ...]:
+    size, lanes, links, *transfers = streams[..., None]
+    whole = tiles[..., None]
+
+    def slices(*cuts: Any) -> tuple[Numbers, ...]:
         """Return a slice's multiply-adds, and bytes: that move, are read, are written, stay for the next, and SRAM."""
-        size, lanes, *whole = (own.reshape(-1, *[1] * (cuts[0].ndim - 1)) for own in (*streams[:2], *tiles))
         m, k, n = (np.ceil(own / cut) for own, cut in zip(whole, cuts, strict=True))
         slots: dict[str, Any] = {"x": m * k, "w": k * n, "y": m * n}
         block, copy = slots[moving] * (sums if reduces else element), slots["x"] * element * ("w" in added)
@@ -121,22 +123,21 @@ def sliced(
         return m * k * n, block, read, written, stays, sram
 
     powers = 1 << np.arange(CUTS)
-    a, b, c = (powers.reshape(shape) for shape in ((1, -1, 1, 1), (1, 1, -1, 1), (1, 1, 1, -1)))
-    fits = slices(a, b, c)[-1] <= on.sram_bytes
-    for cut, own in zip((a, b, c), tiles, strict=True):  # more cuts than elements would add nothing
-        fits &= cut <= own.reshape(-1, 1, 1, 1)
+    a, b = np.repeat(powers, CUTS), np.tile(powers, CUTS)
+    # more cuts of n are never better than the fewest that fit; SRAM grows in step with the elements of n
+    all_of_n, none, one = (slices(a, b, cut)[-1] for cut in (1, np.inf, np.maximum(2, whole[2])))
+    most = np.maximum(1, (on.sram_bytes - none) // (one - none))
+    c = np.where(all_of_n <= on.sram_bytes, 1, powers[np.searchsorted(powers[:-1], whole[2] / most)])
+    cuts = np.array(np.broadcast_arrays(a, b, c))
+    macs, block, read, written, stays, sram = slices(*cuts)
+    fits = (sram <= on.sram_bytes) & (cuts <= whole).all(0)  # more cuts than elements would add nothing
     if len(added) > 1:
         fits &= (a == 1) | (c == 1)  # of both gradients, sums of one alone stay
-    # more cuts of n are never better than the fewest that fit
-    cuts = [np.broadcast_to(own[..., 0], fits.shape[:3]) for own in (a, b)] + [powers[fits.argmax(3)]]
-    fits = fits.any(3).reshape(len(fits), -1)
-    macs, block, read, written, stays, _ = (np.reshape(own, fits.shape) for own in slices(*cuts))
-    cuts = [own.reshape(fits.shape) for own in cuts]
-    number, (size, _, links, *transfers) = cuts[0] * cuts[1] * cuts[2], streams[..., None]
+    number = cuts.prod(0)
     parts: Any = prod(cuts[axis] for axis in added.values())  # slices that add up to one result
     flops = 2 * macs * len(added)
     wait = np.zeros_like(flops)
-    for hops, load, count in np.reshape(transfers, (3, -1, *size.shape)).swapaxes(0, 1):
+    for hops, load, count in np.reshape(transfers, (3, -1, len(size), 1)).swapaxes(0, 1):
         taken = on.transfer_seconds(hops, block * load)
         wait += count * np.maximum(0.0, taken - flops / on.flops)
     rounds, rate = size * flops / on.flops + wait, on.hbm_bytes_per_second
@@ -149,11 +150,10 @@ def sliced(
     best = np.where(fits, weights[0] * seconds + weights[1] * joules, np.inf).argmin(1)
 
     def column(table: Numbers) -> Numbers:
-        return np.take_along_axis(table, best[:, None], 1)[:, 0]
+        return table[..., np.arange(len(best)), best]
 
     compute = np.where(fits, number * size * flops / on.flops, np.inf)
     waits = seconds - number * rounds
     return SlicedPass(
-        np.array([*map(column, cuts)]),
-        *map(column, (compute, number * wait, waits, hbm, sent * (not reduces), sent * reduces)),
+        column(cuts), *map(column, (compute, number * wait, waits, hbm, sent * (not reduces), sent * reduces)),
     )
