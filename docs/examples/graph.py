@@ -306,8 +306,8 @@ def table(starts, edges, sizes=(602, 64, 41), fanouts=(10, 5), side=64, batches=
     nodes, random, requests = len(starts) - 1, np.random.default_rng(0), side * batches
     u = random.integers(0, 1024, (requests, 2 + fanouts[0])) / 1024
     read = samples(starts, edges, random.integers(0, nodes, requests), u[:, 0], u[:, 1:], fanouts).reshape(requests, -1)
-    heat = np.empty(nodes + 1, int)
-    heat[np.append(np.argsort(-access(starts, edges, np.full(nodes, 1 / nodes), fanouts)), -1)] = np.arange(nodes + 1)
+    heat, hottest = np.empty(nodes + 1, int), -access(starts, edges, np.full(nodes, 1 / nodes), fanouts)
+    heat[np.append(np.argsort(hottest, kind="stable"), -1)] = np.arange(nodes + 1)
     for hot, group in ((0, 64), (512, 64), (1400, 64), (0, 16), (0, 8), (256, 8)):
         cold = ((heat[read] >= hot) & (read >= 0)).sum(1)
         k = ids_a_pass(cold, side)

@@ -203,7 +203,7 @@ def test_a_plan_is_the_least_of_all_chains_on_a_wafer_with_a_failed_link(rows, c
         reshard = case.cost(case.reshard.seconds, case.reshard.joules)
         labels = []
         for kind in ("none", "selective", "full"):
-            figures = [priced(case, op, Pairs(device, pairs), kind) for op in work.operators]
+            figures = [priced(case, op, Pairs(device, pairs), [kind])[0] for op in work.operators]
             options = [
                 [picked(own, op, pair, kind, number) for number, pair in enumerate(pairs)]
                 for own, op in zip(figures, work.operators, strict=True)
@@ -228,7 +228,7 @@ def test_of_plans_with_the_same_seconds_or_joules_the_other_figure_decides(batch
         case = Case(device, work, micro, work.layers, objective=objective)
         pairs = Pairs(device, [(split, placed) for split in splits(case) if PLANNED.allowed(split)
                                for placed in placements(device, split.sizes)])  # fmt: skip
-        chain = [priced(case, op, pairs, "selective") for op in work.operators]
+        chain = [priced(case, op, pairs, ["selective"])[0] for op in work.operators]
         seconds = work.layers * sum(own.seconds for own in chain) + case.head_seconds
         joules = work.layers * sum(own.joules for own in chain) + case.head_flops / device.flops_per_joule
         one, other = (seconds, joules)[:: 1 if objective == "time" else -1]

@@ -155,5 +155,6 @@ def sliced(
     compute = np.where(fits, number * size * flops / on.flops, np.inf)
     waits = seconds - number * rounds
     return SlicedPass(
-        column(cuts), *map(column, (compute, number * wait, waits, hbm, sent * (not reduces), sent * reduces)),
+        column(cuts),
+        *map(column, (compute, number * wait, waits, hbm, sent * (not reduces), sent * reduces)),
     )

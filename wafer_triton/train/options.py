@@ -43,6 +43,7 @@ DATA, TENSOR, CONTEXT, STREAM = range(4)  # of `placement.AXES`
 LANES = {"relay": 4, "none": 0}  # buffers beside the own block; of a ring two
 Pair = tuple["ParallelSizes", GroupPlacement]
 Column = NDArray[Any]  # of a number for every pair
+Taken = tuple[Column, Column, Column, Column, Column, Column]  # the first of `Figures`, that are not of bytes held
 
 
 @dataclass(frozen=True)
@@ -300,15 +301,16 @@ class Traffic:
 
     def rings(self, axis: int, block: Column, gathers: Any, sums: Any, beside: Column | float = 0.0) -> Column:
         """Add rings of an axis with blocks of `block` elements; return seconds beyond those `beside` each transfer."""
-        wafer, (hops, load, count) = self.pairs.wafer, self.pairs.rings[axis]
-        seconds: Column = np.zeros_like(block, float)
-        for way, times, element in ((axis, gathers, self.rules.element), (axis + 4, sums, self.rules.sums)):
+        wafer, rules, (hops, load, count) = self.pairs.wafer, self.rules, self.pairs.rings[axis]
+        others, seconds = self.pairs.sizes[axis] - 1, dict[int, Column]()
+        for element in {rules.element, rules.sums}:
             size = block * element
-            self.sent[way] += times * (self.pairs.sizes[axis] - 1) * size
             pieces = np.maximum(1, np.ceil(5 * size / wafer.sram_bytes))  # that fit SRAM
             taken = pieces * wafer.transfer_seconds(hops, size / pieces * load)
-            seconds = seconds + times * (size > 0) * (count * np.maximum(0.0, taken - beside)).sum(0)
-        return seconds
+            seconds[element] = (size > 0) * (count * np.maximum(0.0, taken - beside)).sum(0)
+        self.sent[axis] += gathers * others * block * rules.element
+        self.sent[axis + 4] += sums * others * block * rules.sums
+        return gathers * seconds[rules.element] + sums * seconds[rules.sums]
 
     def replicas(self, weights: Column, gathers: int) -> Column:
         """Return seconds of gathers of weights and a sum of their gradients over data and context groups."""
@@ -319,19 +321,40 @@ class Traffic:
     def crowded(self, seconds: Column) -> Column:
         """Return what the busiest link, to which all axes add, takes beyond `seconds`."""
         rate, beyond = self.pairs.wafer.link_bytes_per_second, np.zeros_like(seconds)
-        for number in map(int, np.flatnonzero((self.sent * self.pairs.most).sum(0) > seconds * rate)):
-            busiest = (self.sent[:, number] @ self.pairs.pairs[number][1].loads).max() / rate
-            beyond[number] = max(0.0, busiest - seconds[number])
+        crowded = np.flatnonzero((self.sent * self.pairs.most).sum(0) > seconds * rate)
+        if len(crowded):
+            loads = np.array([self.sent[:, at] @ self.pairs.pairs[at][1].loads for at in crowded.tolist()])
+            beyond[crowded] = np.maximum(0.0, loads.max(1) / rate - seconds[crowded])
         return beyond
 
 
-def priced(case: Case, op: Operator, pairs: Pairs, recompute: str, passes: Column | None = None) -> Figures:
-    """Return figures of an operator with every pair; `passes` are a product's, of `Pairs.passes`."""
+def priced(
+    case: Case, op: Operator, pairs: Pairs, kinds: Sequence[str], passes: Column | None = None
+) -> list[Figures]:  # fmt: skip
+    """Return figures of an operator with every pair, for kinds of recompute; `passes` are of `Pairs.passes`."""
+    rules, rows = case.rules, pairs.rows(case)
+    data, tensor, context, stream = pairs.sizes
+    weights = op.weights / tensor / stream
+    forward = {kind: 1 + (kind == "full" or (kind == "selective" and not op.weights)) for kind in kinds}
+    taken = {times: _taken(case, op, pairs, times, passes) for times in {*forward.values()}}
+    cut = np.where(pairs.sequence | (tensor == 1), tensor, 1)
+    written, scores = op.common * rows / cut + op.split * rows / tensor, op.scores * rows / tensor
+    entry = 2 * op.k * rows / cut * (op.name == "qkv")  # of the layer
+    held = {"none": (written + scores, 0.0), "selective": (written, scores), "full": (entry, written + scores)}
+    states = rules.state_bytes(weights, pairs.sharded, data * context)
+    gathered = weights * (pairs.sharded == 3) * (rules.weight + rules.gradient)
+    figures = list[Figures]()
+    for kind in kinds:
+        kept, recomputed = held[kind]
+        figures.append(Figures(*taken[forward[kind]], states, kept * case.in_flight, gathered + recomputed))
+    return figures
+
+
+def _taken(case: Case, op: Operator, pairs: Pairs, again: int, passes: Column | None) -> Taken:
+    """Return what `again` forward passes and the backward ones take."""
     wafer, rules, rate = case.wafer, case.rules, case.wafer.hbm_bytes_per_second
     data, tensor, context, stream = pairs.sizes
     rows, weights, stage = pairs.rows(case), op.weights / tensor / stream, pairs.sharded == 3
-    again = 2 if recompute == "full" or (recompute == "selective" and not op.weights) else 1  # forward passes
-    scores = op.scores * rows / tensor
     traffic, once = Traffic(pairs, rules), Traffic(pairs, rules)  # of a micro-batch, and of a step
     if op.weights:
         forward, backward = pairs.passes([case], op)[0] if passes is None else passes
@@ -349,8 +372,8 @@ def priced(case: Case, op: Operator, pairs: Pairs, recompute: str, passes: Colum
         spread = (pairs.xy == 0) & (-(-case.samples // data) % stream > 0)
         exposed = traffic.rings(CONTEXT, block, 1 + again, 1, forward / context)
         exposed = exposed + traffic.rings(STREAM, block * spread, 1 + again, 1, forward / stream)
-        kept = 2 * scores if recompute == "none" else 0.0
-        hbm = (2 + again) * (op.split + rules.element * case.work.width) * rows / tensor + kept
+        scores = 2 * op.scores * (again == 1)  # that are kept
+        hbm = ((2 + again) * (op.split + rules.element * case.work.width) + scores) * rows / tensor
     exposed = exposed + np.maximum(0.0, traffic.replicas(weights * stage, 2) - compute)
     exposed = exposed + traffic.crowded(compute + exposed + late)
     hbm = hbm + weights * stage * (2 * rules.element + rules.sums)
@@ -364,23 +387,13 @@ def priced(case: Case, op: Operator, pairs: Pairs, recompute: str, passes: Colum
     compute, exposed, late = compute * micro, exposed * micro + ends, late * micro + update / rate
     sent = traffic.sent * (micro - 1) + once.sent
     joules = wafer.dies * wafer.joules(compute * wafer.flops, (sent * pairs.links).sum(0), hbm * micro + update)
-    cut = np.where(pairs.sequence | (tensor == 1), tensor, 1)
-    written = op.common * rows / cut + op.split * rows / tensor
-    entry = 2 * op.k * rows / cut * (op.name == "qkv")  # of the layer
-    kept, recomputed = {
-        "none": (written + scores, 0.0), "selective": (written, scores), "full": (entry, written + scores),
-    }[recompute]  # fmt: skip
-    gathered = weights * stage * (rules.weight + rules.gradient)
-    return Figures(
-        sent, compute, exposed, late, joules, case.cost(compute + exposed + late, joules),
-        rules.state_bytes(weights, pairs.sharded, data * context), kept * case.in_flight, gathered + recomputed,
-    )  # fmt: skip
+    return sent, compute, exposed, late, joules, case.cost(compute + exposed + late, joules)
 
 
 def option(case: Case, op: Operator, split: ParallelSizes, placed: GroupPlacement, recompute: str) -> Option:
     """Return the price of an operator with a tuple on a placement."""
     pairs = Pairs(case.wafer, [(split, placed)])
-    return picked(priced(case, op, pairs, recompute), op, pairs.pairs[0], recompute, 0)
+    return picked(priced(case, op, pairs, [recompute])[0], op, pairs.pairs[0], recompute, 0)
 
 
 def picked(figures: Figures, op: Operator, pair: Pair, recompute: str, number: int) -> Option:

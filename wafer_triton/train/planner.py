@@ -247,7 +247,7 @@ class Search:
             return (figures.sum(1) if uniform else figures.min(2).sum(1, keepdims=True)).min(0)
 
         count, numbers = case.layers, np.arange(len(pairs.pairs))
-        cost, size, work = np.array([_columns(self._priced(kind)) for kind in kinds]).swapaxes(0, 1)
+        cost, size, work = np.array([_columns(own) for own in self._priced()]).swapaxes(0, 1)
         self.least_bytes = least(count * size + work).min()
         fits = count * size.sum(1) + work.sum(1) <= self.room
         self.reached = self.rest + count * np.where(fits, cost.sum(1), inf).min()
@@ -269,7 +269,7 @@ class Search:
     def labels(self, part: Part, score: float) -> list[Label]:
         """Return the fronts of layers, of each kind of recompute, that may be in a plan of a part below a score."""
         (bound, price, numbers), count, work = part, self.case.layers, self.case.work
-        figures = [self._priced(kind) for kind in self.kinds]
+        figures = self._priced()
         columns = [_columns(own)[..., numbers] for own in figures]
         fronts, labels = list[np.ndarray](), list[Label]()
         for kind, own, column in zip(self.kinds, figures, columns, strict=True):
@@ -301,7 +301,7 @@ class Search:
 
     def smallest(self) -> Label:
         """Return the layer that needs the fewest bytes, of those in which all operators share tuple and placement."""
-        figures, count = [self._priced(kind) for kind in self.kinds], len(self.pairs.pairs)
+        figures, count = self._priced(), len(self.pairs.pairs)
         sums = np.concatenate([_columns(own).sum(1) for own in figures], 1)  # [3, pairs of each kind]
         cost, size, work = sums
         first = int(np.lexsort((cost, self.case.layers * size + work))[0])
@@ -315,9 +315,10 @@ class Search:
         )
         return Label(tuple(chosen), *sums.tolist())
 
-    def _priced(self, kind: str) -> list[Figures]:
+    def _priced(self) -> list[tuple[Figures, ...]]:
+        """Return figures of every operator, for each kind of recompute."""
         operators = zip(self.case.work.operators, self.passes, strict=True)
-        return [priced(self.case, op, self.pairs, kind, passes) for op, passes in operators]
+        return [*zip(*(priced(self.case, op, self.pairs, self.kinds, own) for op, own in operators), strict=True)]
 
 
 def _columns(figures: Sequence[Figures]) -> np.ndarray:
