@@ -252,6 +252,17 @@ def test_a_sum_in_one_slot_leaves_the_others(sent):
     same_everywhere(b.build())
 
 
+@pytest.mark.parametrize("read", [Slot("e"), Slot("e", 1), Slot("e", [0, 1]), Slot("e", None)], ids=str)
+def test_a_sum_in_one_slot_is_read_once(read):
+    b = Builder(Mesh(3, 2), "slots")
+    b.buffer("e", (4,), "fp32", "state", 2)
+    into = Slot("a", None if read.index is None else 0)
+    b.buffer("a", (4,), "fp32", "state", 2)
+    reduce(b, "e", "x")
+    b.round(b.local("copy", into, read, size=b.buffers["e"].slot_numel(read)))
+    same_everywhere(b.build())
+
+
 def test_reductions_that_go_together_are_trees_of_their_own():
     b = Builder(Mesh(2, 9), "several")
     for name, size in (("a", 3), ("b", 5)):

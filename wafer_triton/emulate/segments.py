@@ -144,7 +144,8 @@ def _read_once(schedule: Schedule, name: str, parent: Index, later: Sequence[Pla
     if not isinstance(after, Round):
         return False
     found = [one for one in accesses(after) if one.slot.buffer == name]
-    if len(found) != 1 or found[0].writes or (parent[found[0].cells(schedule)] >= 0).any():
+    slots = schedule.buffers[name].slots
+    if len(found) != 1 or found[0].writes or (parent[found[0].cells(schedule) // slots] >= 0).any():
         return False
     following = next((step for step in islice(later, 1, None) if name in steps.uses((step,))), None)
     if following is None:
