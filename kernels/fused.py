@@ -78,7 +78,7 @@ def grid_of(ops: Sequence[FusedOp], count: int, parts: Sequence[int] | None = No
         if any(op.elements == 0 or 2 * together * op.elements > MAX_ELEMENTS for op in ops):
             break
         together *= 2
-    return Grid(together, -(-(count // together) // MAX_PROGRAMS))
+    return Grid(together, max(1, -(-(count // together) // MAX_PROGRAMS)))  # of no cores one loop, and no program
 
 
 @triton.jit

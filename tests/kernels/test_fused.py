@@ -33,6 +33,7 @@ def test_an_op_reads_the_results_of_earlier_ops():
         find("add").fused((y,), (z, z), size=5),
     ]  # fmt: skip
     launch(ops, torch.tensor([2, 0], dtype=torch.int32))
+    launch(ops, torch.tensor([], dtype=torch.int32))  # as of `Cores` that name none
     assert [one.tensor[::5].tolist() for one in (y, z)] == [[6, 0, 6], [3, 0, 3]], "core 1 did not run"
 
 
@@ -56,7 +57,7 @@ def test_a_program_of_several_cores_computes_each_from_its_own_tiles(count, loop
     ("count", "elements", "grid"),
     [
         (64 * 64, 64, Grid()), (660 * 660, 64, Grid(16)), (660 * 660, 2048, Grid(2, 4)), (660 * 660, 0, Grid(1, 8)),
-        (661 * 661, 64, Grid(1, 8)), (128 * 128, 32, Grid()),
+        (661 * 661, 64, Grid(1, 8)), (128 * 128, 32, Grid()), (0, 64, Grid()),
     ],
 )  # fmt: skip
 def test_no_launch_has_more_programs_than_the_gpu_begins_in_a_short_time(count, elements, grid):
