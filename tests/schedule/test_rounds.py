@@ -109,6 +109,18 @@ def test_a_tile_being_sent_must_not_be_overwritten():
     refused(b, b.exchange("x", "a", "b", [0], [1]), b.local("copy", "a", "c", some, size=4), message=message)
 
 
+def test_an_operation_does_not_write_two_outputs_into_one_slot():
+    def written(*outs):
+        b, sizes = builder(), {"heads": 1, "m": 4, "n": 1, "scale": 1.0}
+        return b, b.local("exp_sum", outs, ("a", "b", "c"), Cores("x", [1]), **sizes)
+
+    refused(*written("c", "c"), message="core (0, 1) writes two outputs of exp_sum into c[0]")
+    every_row, other = Slot("two", [0, 1, 1]), Slot("two", [1, 1, 0])
+    refused(*written(every_row, other), message="core (0, 1) writes two outputs of exp_sum into two[1]")
+    b, op = written(every_row, Slot("two", [0, 0, 1]))
+    assert b.round(op) and b.build()
+
+
 def test_the_round_that_breaks_a_rule_is_numbered():
     b = builder()
     b.round(b.local("copy", "a", "b", size=4))

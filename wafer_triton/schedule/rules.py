@@ -4,7 +4,7 @@
 - Every message has a sender and a receiver.
 - A slot of a core receives from one sender in a round.
 - A slot that a core sends in a round is not overwritten in it.
-- A local operation does not write its inputs, unless it works element by element.
+- A local operation does not write its inputs, unless it works element by element, nor two outputs into one slot.
 - A core of a tree sends once, after all that it receives.
 - Rows of a loop name each row once, and leave exchanges along y as they are.
 """
@@ -256,6 +256,10 @@ class _Check:
             self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
             self.apart(write, read, "overwritten", "receives into {}, which it sends")
+        for op, _, written in computes:
+            for first, second in _pairs(written, written):
+                assert op is not None
+                self.apart(first, second, "two-writers", f"writes two outputs of {op.op} into {{}}")
         outs = {(access.slot, access.cores): access for act in reversed(computes) for access in act.writes}
         for write, read in _pairs([*outs.values()], reads):
             assert isinstance(write.by, Local)
