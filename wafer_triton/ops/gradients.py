@@ -26,7 +26,7 @@ def gradients(
     `saved` is what `to_save` chose, `needed` says which operands require a gradient.
     """
     if name not in _RULES or options.get("op") == "maximum":
-        of = "all_reduce: op 'maximum'" if name == "all_reduce" else f"{name}: the gradient of a gradient"
+        of = f"{name}: the gradient of " + ("op 'maximum'" if name == "all_reduce" else "a gradient")
         raise DtypeError(f"{of} is not computed here; give operand.detach(), or call it under torch.no_grad()")
     found = _RULES[name](*saved, dy, **options)
     return [product if wanted else None for product, wanted in zip(found, needed, strict=True)]
