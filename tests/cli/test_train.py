@@ -29,6 +29,12 @@ def test_a_plan_of_a_config_has_every_baseline_or_says_why_not(capsys, line):
         assert each["solver_seconds"] >= 0 and set(each["operators"]) == {"qkv", "attention", "o", "inner", "out"}
 
 
+def test_two_kinds_of_layers_with_one_kind_of_recompute_are_all_counted(capsys):
+    line = "plan-training --workload gpt3-76b --batch 1 --sequence 8192 --recompute none --no-baselines"
+    found, text = answer(line, capsys)
+    assert text.count("layers with none recompute") == 2 and found["plans"][0]["layers"] == {"none": 60}
+
+
 def test_groups_of_data_without_a_sample_of_their_own_are_padded(capsys, line):
     plans = answer(f"{line} --wafer wafer-32 --batch 1", capsys)[0]["plans"]
     baseline = next(each for each in plans if each["strategy"] == "Megatron TP, fixed")

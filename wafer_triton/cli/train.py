@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -138,11 +139,14 @@ def _layers(best: TrainingPlan) -> str:
 def _answer(each: TrainingPlan) -> dict[str, Any]:
     if each.why:
         return {"strategy": each.strategy, "why": each.why, "solver_seconds": each.solver_seconds}
+    layers = Counter[str]()  # two kinds of layers may have one kind of recompute
+    for kind, number in zip(each.recompute, each.mix.counts, strict=True):
+        layers[kind] += number
     return {
         "strategy": each.strategy, "seconds": each.seconds, "parts": each.parts, "bytes": each.held,
         "joules": each.joules, "watts": each.watts, "tokens_per_second": each.tokens_per_second,
         "link_bytes": each.link_bytes, "hottest_link": each.hottest, "micro_batches": each.case.micro_batches,
-        "wafers": each.case.wafers, "layers": dict(zip(each.recompute, each.mix.counts, strict=True)),
+        "wafers": each.case.wafers, "layers": layers,
         "operators": {
             name: {"tuple": str(own.split), "placement": str(own.placed)} for name, own in each.operators.items()
         },
