@@ -272,6 +272,19 @@ def test_a_plan_that_does_not_fit_is_never_the_best():
     assert f"needs {small.bytes:,} B on every die" in small.why
 
 
+@pytest.mark.filterwarnings("error")
+def test_where_no_slices_fit_sram_this_is_the_reason():
+    device = on(2, 2)
+    best, none = (plan(SMALL, replace(device, sram_bytes=size)) for size in (2000, 10))
+    assert best.seconds > plan(SMALL, device).seconds and not best.why
+    assert none.why == "no slices of its products fit the 10 B of SRAM of a die; give dies with more"
+
+
+def test_a_wafer_of_one_die_has_a_plan_without_loads():
+    best = plan(SMALL, on(1, 1))
+    assert (best.loads, best.hottest, best.link_bytes) == ({}, None, 0) and best.seconds < inf
+
+
 def test_every_micro_batch_takes_the_seconds_of_a_reshard():
     device, seconds = on(2, 4), {}
     for micro in (1, 4):

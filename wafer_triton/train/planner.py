@@ -121,7 +121,8 @@ class TrainingPlan(Result):
     def loads(self) -> dict[Link, float]:
         """Return bytes over every link in a step."""
         loads = self.mix.total("loads") + self.mix.reshards * self.case.reshard.loads
-        return {link: float(load) for link, load in zip(self.case.wafer.edges, loads, strict=True) if load}
+        links = self.case.wafer.edges  # none of a wafer of one die, whose loads are 0
+        return {link: float(load) for link, load in zip(links, loads, strict=bool(links)) if load}
 
     @property
     def joules(self) -> float:
@@ -231,6 +232,7 @@ class Search:
 
     No plan whose operators choose among the pairs of a part scores less than its bound, and none needs less than
     `least_bytes` on a die beside embedding and head. Layers whose operators all take one pair have `reached` a score.
+    Where no slices of a product fit SRAM there are no parts, and all is infinite.
     """
 
     def __init__(
@@ -251,8 +253,13 @@ class Search:
         self.least_bytes = least(count * size + work).min()
         fits = count * size.sum(1) + work.sum(1) <= self.room
         self.reached = self.rest + count * np.where(fits, cost.sum(1), inf).min()
+        self.parts: list[Part] = []
+        fastest = cost.min(2).sum(1).min()
+        if fastest == inf:
+            self.least_bytes = inf
+            return
         # of every price of the bytes that fit, Lagrange's multiplier, the cost of layers with their bytes is a bound
-        prices = PRICES * cost.min(2).sum(1).min() * count / case.wafer.hbm_bytes
+        prices = PRICES * fastest * count / case.wafer.hbm_bytes
         bounds = np.array([count * least(cost + price * (size + work / count)) - price * self.room for price in prices])
         best, bound = bounds.argmax(0), bounds.max(0)
         if not uniform:  # operators share the layout of rows, or an activation changes it
@@ -261,7 +268,7 @@ class Search:
             starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
             alike = np.minimum.reduceat(weighed[..., order], starts, 2).sum(1).min()
             bound = count * np.minimum(alike, least(weighed) + self.reshard) - price * self.room
-        self.parts: list[Part] = [
+        self.parts += [
             (self.rest + own, prices[at], some)
             for own, at, some in zip(bound, best, np.split(numbers, len(bound)), strict=True)
         ]
@@ -274,7 +281,7 @@ class Search:
         fronts, labels = list[np.ndarray](), list[Label]()
         for kind, own, column in zip(self.kinds, figures, columns, strict=True):
             alone = column.sum(1)  # of layers whose operators all take one pair
-            best = useful(alone, 0 * alone[:2], 0.0)
+            best = useful(alone, np.zeros_like(alone[:2]), 0.0)
             fronts.append(alone[:, best])
             labels += [self._label(kind, own, [numbers[at]] * len(own), alone[:, at]) for at in best]
         if mix := layers(labels, count, self.room, self.reshard):
@@ -304,7 +311,7 @@ class Search:
         figures, count = self._priced(), len(self.pairs.pairs)
         sums = np.concatenate([_columns(own).sum(1) for own in figures], 1)  # [3, pairs of each kind]
         cost, size, work = sums
-        first = int(np.lexsort((cost, self.case.layers * size + work))[0])
+        first = int(np.lexsort((cost, self.case.layers * size + work, cost == inf))[0])
         kind, number = divmod(first, count)
         return self._label(self.kinds[kind], figures[kind], [number] * len(figures[kind]), sums[:, first])
 
@@ -347,6 +354,8 @@ def _handed(case: Case) -> float:
 def _why(smallest: TrainingPlan) -> str:
     parts = ", ".join(f"{name} {size:,} B" for name, size in smallest.held.items())
     case, limit, first = smallest.case, smallest.case.wafer.hbm_bytes, smallest.mix.kinds[0].chosen[0]
+    if smallest.mix.kinds[0].cost == inf:
+        return f"no slices of its products fit the {case.wafer.sram_bytes:,} B of SRAM of a die; give dies with more"
     return (
         f"the smallest plan ({first.split}, recompute {first.recompute}, {case.micro_batches} micro-batches) needs "
         f"{smallest.bytes:,} B on every die, {smallest.bytes - limit:,} B over the {limit:,} B of HBM: {parts}"

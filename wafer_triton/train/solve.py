@@ -85,7 +85,7 @@ def layer(
         order = [*tables[first:], *tables[:first]]
         sums, path = _chains(order, np.array([-3]), reshard, np.hstack([labels, known]), limit)
         labels, chosen = np.hstack([labels, sums]), np.vstack([chosen, np.roll(path, first, 1)])
-        kept = useful(labels, labels[:2] * 0, 0.0)
+        kept = useful(labels, np.zeros_like(labels[:2]), 0.0)
         labels, chosen = labels[:, kept], chosen[kept]
     return labels, chosen
 
