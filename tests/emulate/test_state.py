@@ -10,6 +10,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores
 from wafer_triton.schedule.schedule import Schedule
 
 KINDS = {
@@ -137,6 +138,32 @@ def test_a_second_run_on_overwritten_values_is_refused(make, names, result, want
             program.write(name, tiles)
         program.run()
         assert program.read(result).flatten().tolist() == wanted
+
+
+def copied(name: str, more: tuple[str, ...] = (), shift: int | None = None) -> Schedule:
+    b = Builder(Mesh(1, 2), name)
+    for buffer in ("x", *more):
+        b.buffer(buffer, (1,), "fp32", "input")
+    b.buffer("y", (1,), "fp32", "output")
+    if shift is not None:
+        b.round(b.exchange("x", "x", "y", [0], [shift]), b.local("add", "x", ("x", "x"), Cores("x", [1]), size=1))
+    b.round(b.local("copy", "y", (more or ("x",))[0], size=1))
+    return b.build(draft=True)
+
+
+def test_a_program_follows_schedules_of_its_own_buffers():
+    program = executor("torch").bind(copied("first"), {"x": torch.ones(1, 2, 1)})
+    program.run()
+    program.run()
+    program.rebind(copied("second", shift=0))
+    program.run()
+    assert program.read("y").flatten().tolist() == [1, 2]
+    with pytest.raises(ScheduleError, match="second: rounds that ran before have overwritten x"):
+        program.run()
+    with pytest.raises(ScheduleError, match="third: its mesh or buffers are not those of second, which was bound"):
+        program.rebind(copied("third", ("z",)))
+    with pytest.raises(ScheduleError, match="fourth, round 0: receive off the mesh"):
+        program.rebind(copied("fourth", shift=5))
 
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])

@@ -19,6 +19,7 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Key, Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
+from wafer_triton.schedule import rules
 from wafer_triton.schedule.access import fills, written
 from wafer_triton.schedule.rounds import Buffer, Round, once, touched
 from wafer_triton.schedule.schedule import Schedule
@@ -118,9 +119,16 @@ class Program:
         """Run `schedule` from now on; with `tables` one that differs from the bound one in indices alone.
 
         With `tables` the recorded CUDA graphs follow, of this program and of all that share the tables. Raises
-        ScheduleError for another difference.
+        ScheduleError for another difference, for another mesh or buffers in any case, and for a broken rule.
         """
+        rules.validate(schedule)
         if self.tables is None or not self.tables.entries:  # steps hold their indices themselves
+            if (schedule.mesh, dict(schedule.buffers)) != (self.schedule.mesh, dict(self.schedule.buffers)):
+                raise ScheduleError(
+                    f"{schedule.name}: its mesh or buffers are not those of {self.schedule.name}, which was bound; "
+                    f"bind this one anew"
+                )
+            vars(self).pop("_overwritten", None)
             self.calls[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
             if _without_indices(schedule) != _without_indices(self.schedule):
