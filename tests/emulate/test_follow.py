@@ -13,6 +13,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores
 from wafer_triton.schedule.schedule import Schedule
 
 MESH = Mesh(3, 2)
@@ -90,6 +91,45 @@ def test_a_schedule_with_another_operation_is_refused(on):
     added = replace(round_, locals=(replace(put, op="add", ins=put.ins * 2),))
     with pytest.raises(ScheduleError, match="append: its buffers, operations or .* bind this one anew"):
         program.rebind(replace(made, rounds=(added,)))
+
+
+def shifted(senders: list[int], cores: Cores | None = None) -> Schedule:
+    b = Builder(MESH, "shifted")
+    for name in "xyz":
+        b.buffer(name, (2,), "fp32", "state")
+    b.round(b.exchange("y", "x", "y", senders, range(len(senders))))
+    b.round(b.local("add", "z", ("y", "x"), cores, size=2))
+    return b.build()
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("on", [TorchExecutor, TritonExecutor])
+@pytest.mark.parametrize("others", [[-1, -1, -1], [-1, 1, -1]], ids=["none", "one"])
+def test_a_schedule_whose_operation_runs_on_more_or_fewer_cores_is_refused(on, exchange, others):
+    given = {name: torch.arange(12.0).view(3, 2, 2) for name in "xyz"}
+    first, second, other = (Cores("x", [[at] for at in columns]) for columns in ([0, 1, 1], [1, 0, 0], others))
+    program = on(exchange=exchange).bind(shifted([1, 2, 0], first), given, tables=Tables())
+    with pytest.raises(ScheduleError, match="shifted: table .* has .* entries, and 3 in the schedule that was bound"):
+        program.rebind(shifted([1, 2, 0], other))
+    judge = TorchExecutor().bind(shifted([2, 0, 1], first), given)
+    for each in (program, judge):
+        each.rebind(shifted([2, 0, 1], second))
+        each.run()
+    assert torch.equal(program.read("z"), judge.read("z"))
+
+
+def test_a_schedule_whose_tiles_must_be_copied_where_others_lay_elsewhere_is_refused():
+    given = {name: torch.zeros(3, 2, 2) for name in "xyz"}
+    program = TorchExecutor(exchange="elided").bind(shifted([1, 2, 0]), given, tables=Tables())
+    with pytest.raises(ScheduleError, match="shifted: .* in the schedule that was bound; bind this one anew"):
+        program.rebind(shifted([1]))
+
+
+def test_an_operation_on_no_core_has_tables():
+    given = {name: torch.ones(3, 2, 2) for name in "xyz"}
+    program = TorchExecutor().bind(shifted([1, 2, 0], Cores("x", [[-1]] * 3)), given, tables=Tables())
+    program.run()
+    assert program.read("z").eq(1).all()
 
 
 def test_planning_that_was_interrupted_is_done_again(monkeypatch):

@@ -99,7 +99,7 @@ class Executor(Planner):
             tasks = self.explicit(schedule, memory) if self.exchange == "explicit" else elided(self, schedule, memory)
             fused = self.fuse_tasks(memory, tasks)
         if memory.tables is not None:
-            memory.tables.schedule = schedule
+            memory.tables.end(schedule)
         return fused
 
     def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:

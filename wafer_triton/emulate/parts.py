@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -163,6 +163,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.entries: list[list[torch.Tensor]] = []
+        self._count = 0  # of the tables of the schedule that was bound
         self.begin("")
 
     def begin(self, name: str) -> None:
@@ -170,27 +171,38 @@ class Tables:
         self.schedule: Schedule | None = None
         self._name, self._next = name, 0
 
+    def end(self, schedule: Schedule) -> None:
+        """Keep the schedule whose tables are written; ScheduleError if the one that was bound had another number."""
+        if self._count not in (0, self._next):
+            del self.entries[self._count :]
+            self._refuse(f"it has {self._next} tables, and {self._count}")
+        self.schedule, self._count = schedule, self._next
+
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """Copy values into the next table and return it; ScheduleError if it was made for another number of them."""
-        (table,) = self._following(torch.empty_like(values, device=device))
-        if table.shape != values.shape:
-            raise ScheduleError(
-                f"{self._name}: table {self._next - 1} has {values.numel()} entries, and {table.numel()} in the "
-                f"schedule that was bound; bind this one anew, it differs in more than its indices"
-            )
+        (table,) = self._following(torch.empty_like(values, device=device), values.shape)
         return table.copy_(values)
 
-    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return a list with the next table, of any length, as its one item; steps read it when they run."""
-        entry = self._following(values)
+    def index(self, values: torch.Tensor, any_length: bool = False) -> list[torch.Tensor]:
+        """Return a list with the next table as its one item; steps read it when they run. ScheduleError as `put`."""
+        entry = self._following(values, None if any_length else values.shape)
         entry[0] = values
         return entry
 
-    def _following(self, first: torch.Tensor) -> list[torch.Tensor]:
+    def _following(self, first: torch.Tensor, shape: torch.Size | None) -> list[torch.Tensor]:
         if self._next == len(self.entries):
             self.entries.append([first])
+        (table,) = entry = self.entries[self._next]
+        if shape not in (None, table.shape):
+            self._refuse(f"table {self._next} has {first.numel()} entries, and {table.numel()}")
         self._next += 1
-        return self.entries[self._next - 1]
+        return entry
+
+    def _refuse(self, numbers: str) -> NoReturn:
+        raise ScheduleError(
+            f"{self._name}: {numbers} in the schedule that was bound; bind this one anew, it differs in more than its "
+            f"indices"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,9 +234,12 @@ class Memory:
         """Return the rows of `rows(tile_map.slot)` that hold the tiles of some cores."""
         return self.row_numbers(tile_map.slot, cores) if tile_map.base is None else tile_map.base[cores]
 
-    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return a list with `values` as its one item, which another schedule may replace until a step reads it."""
-        return [values] if self.tables is None else self.tables.index(values)
+    def index(self, values: torch.Tensor, any_length: bool = False) -> list[torch.Tensor]:
+        """Return a list with `values` as its one item, which another schedule may replace until a step reads it.
+
+        With `any_length` by more or fewer of them.
+        """
+        return [values] if self.tables is None else self.tables.index(values, any_length)
 
     def scratch_like(self, like: str, name: str) -> torch.Tensor:
         """Return the memory of scratch buffer `name`; the first call makes it as a copy of buffer `like`."""

@@ -43,10 +43,10 @@ class TorchExecutor(Executor):
         into, tiles = _view(memory, dst, receivers), _view(memory, src, senders)
         if into is not None and tiles is not None:
             return [partial(into.copy_, tiles)]
-        flat, target, send = memory.rows(src.slot), memory.rows(dst.slot), self._index(memory, src, senders)
+        flat, target, send = memory.rows(src.slot), memory.rows(dst.slot), self._index(memory, src, senders, True)
         if into is not None and into.is_contiguous() and src.slot.buffer != dst.slot.buffer:
             return [partial(torch.index_select, flat, 0, send[0], out=into.view(-1, flat.shape[1]))]
-        recv = self._index(memory, dst, receivers)
+        recv = self._index(memory, dst, receivers, True)
         if rewritten:  # the number of messages differs from schedule to schedule
             return [lambda: target.index_copy_(0, recv[0], flat.index_select(0, send[0]))]
         memory.workspace.begin()
@@ -136,12 +136,12 @@ class TorchExecutor(Executor):
             if (view := _view(memory, tile_map, cores)) is not None:
                 return view
             flat, rows = memory.rows(tile_map.slot), self._index(memory, tile_map, cores)
-            copy = memory.workspace.take(cores.size * flat.shape[1], flat.dtype).view(cores.size, -1)
+            copy = memory.workspace.take(cores.size * flat.shape[1], flat.dtype).view(-1, flat.shape[1])
             if out is None or definition.keeps(op.params, flat.shape[1], out):
                 before.append(lambda: torch.index_select(flat, 0, rows[0], out=copy))
             if out is not None:
                 after.append(lambda: flat.index_copy_(0, rows[0], copy))
-            return copy.view(*cores.shape, -1)
+            return copy.view(*cores.shape, copy.shape[1])
 
         outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
         return [*before, *self._run_on(memory, definition, op.params, outs, reads), *after]
@@ -171,9 +171,9 @@ class TorchExecutor(Executor):
             steps += [partial(each.copy_, widened) for widened, each in pairs[: len(outs)] if widened is not each]
         return steps
 
-    def _index(self, memory: Memory, tile_map: TileMap, cores: Index) -> list[torch.Tensor]:
+    def _index(self, memory: Memory, tile_map: TileMap, cores: Index, any_length: bool = False) -> list[torch.Tensor]:
         """Return `memory.rows_of(tile_map, cores)` on the device, in a list as of `Memory.index`."""
-        return memory.index(torch.from_numpy(memory.rows_of(tile_map, cores).ravel()).to(self.device))
+        return memory.index(torch.from_numpy(memory.rows_of(tile_map, cores).ravel()).to(self.device), any_length)
 
 
 def _ends(memory: Memory, exchanges: Sequence[Exchange]) -> tuple[Index, Index]:
