@@ -20,6 +20,7 @@ PATTERNS = {  # pattern: (sizes of the named axes, axes of each dimension)
     "(x k)": ({}, ("k",)),
     "m (y d)": ({}, ("m", "d")),
     "m (x d) -> d m": ({}, ("m", "d")),
+    "": ({}, ()),
     "m n": ({}, ("m", "n")),
     "b (y m) (x n)": ({}, ("b", "m", "n")),
     "(h two x p) (y d) -> d (h two p)": ({"h": 3, "two": 2}, ("p", "d")),
