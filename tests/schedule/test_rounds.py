@@ -157,6 +157,7 @@ def test_like_copies_tile_dtype_and_slots():
 def test_an_empty_round_is_not_added():
     b = builder()
     assert b.round(b.exchange("x", "a", "b", [], [])) is None
+    assert b.round(b.exchange("x", "a", "b", [0], [1], lines=[])) is None, "no message is on no line"
     assert b.build().rounds == ()
 
 

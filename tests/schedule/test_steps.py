@@ -14,6 +14,7 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import reduce
 from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm, segment_gemm_t
 from wafer_triton.cost.phases import phases
+from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.device import device
@@ -21,10 +22,11 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule import sram, steps
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Exchange, Moves, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Moves, Round, Slot
 from wafer_triton.schedule.rules import validate
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Part, Ring, Stages, Tree
+from wafer_triton.schedule.steps import Loop, Part, Ring, Stages, Tree
+from wafer_triton.verify.faults import check
 
 ROOMY = device("wse2").unbounded()
 SIZES = {"m": 2, "k": 2, "n": 2}
@@ -151,6 +153,54 @@ def test_a_core_of_a_tree_sends_once_after_all_that_it_receives(stages, fault):
     b.steps.append(Tree("add", (Part(Slot("a"), (Slot("a.up"), Slot("a.up")), 3),), moves))
     with pytest.raises(ScheduleError, match=rf"late, round 1: core {fault}") if fault else nullcontext():
         b.build()
+
+
+HANDS = [(Slot("a"), Slot("b")), (Slot("c"), Slot("d"))]
+BY_HAND = {
+    "Loop: times = -2 must be a whole number of at least 0": lambda: Loop((), -2),
+    "Loop: times = 2.0 must be a whole number": lambda: Loop((), 2.0),
+    "Loop: axis 'z' is neither 'x' nor 'y'": lambda: Loop((), 2, [1, 0], "z"),
+    "Ring: count = 0 must be a whole number of at least 1": lambda: Ring(Local("add", (), ()), (), (), 0),
+    "Ring: 1 shifts of 2 operands; give one for each": lambda: Ring(
+        Local("add", (), ()), HANDS, [Moves("x", [0], [1])], 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "make"), BY_HAND.items(), ids=BY_HAND)
+def test_steps_by_hand_that_make_no_sense_are_refused(message, make):
+    with pytest.raises(ScheduleError, match=f"^{message}"):
+        make()
+
+
+def test_loops_without_rounds_count_nothing():
+    b = Builder(Mesh(1, 2), "idle")
+    b.buffer("a", (3,), "fp32", "state")
+    copy = b.round(b.local("copy", "a", "a", size=3))
+    b.steps[:] = [Loop((), 3), Loop((copy, Loop((Loop((copy,), 0),), 2)), 4)]
+    assert account(b.build()).rounds == 4
+
+
+@pytest.mark.parametrize("kind", ["tree", "loop"])
+def test_a_draft_with_positions_off_the_mesh_is_read_as_far_as_it_can_be(kind):
+    b, off = Builder(Mesh(2, 2), "off"), Moves("y", [0], [9])
+    b.buffer("a", (3,), "fp32", "state")
+    b.like("mail", "a")
+    if kind == "tree":
+        b.steps.append(Tree("add", (Part(Slot("a"), (Slot("mail"), Slot("mail")), 3),), Stages((((0, off),),))))
+    else:
+        b.steps.append(Loop((Round((Exchange(off, Slot("a"), Slot("mail")),)),), 2, [1, 0]))
+    (found,) = check(b.build(draft=True)).findings
+    assert found.verdict == "off-mesh" and "position 9 along y" in found.message
+
+
+def test_the_counts_of_a_draft_whose_operation_lacks_a_parameter_say_so():
+    b = Builder(Mesh(1, 2), "lacking")
+    b.buffer("a", (3,), "fp32", "state")
+    b.round(b.local("gemm", "a", ("a", "a"), m=1))
+    for count in (account, price):
+        with pytest.raises(ScheduleError, match="lacking, round 0: gemm lacks its parameter 'k'"):
+            count(b.build(draft=True))
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])

@@ -152,7 +152,7 @@ class _Cutter:
                     yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
             elif not isinstance(step, Loop):
                 yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
-            else:
+            elif step.count:
                 fold = 1 if step.lines is None else Sides.of(self.schedule.mesh, step.axis).fold_across
                 if fold > 1 and step.count <= FOLDED_ROUNDS:
                     for number in range(step.times):
@@ -247,7 +247,7 @@ def _passes_on(stages: Stages) -> bool:
     """Return whether every core that sends, but for those of the first stage, has received before."""
     every = [moves for stage in stages.each for _, moves in stage]
     line = 1 + max((int(moves.lines.max()) for moves in every if moves.lines is not None), default=-1)
-    position = 1 + max(int(max(moves.send.max(), moves.recv.max())) for moves in every)
+    position = 1 + max(int(end.max(initial=-1)) for moves in every for end in (moves.send, moves.recv))
     received = np.zeros((line + 1, position), bool)  # the last row stands for all lines that no moves name
     for number, stage in enumerate(stages.each):
         ends = [

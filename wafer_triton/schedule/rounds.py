@@ -239,7 +239,8 @@ def positions(what: str, given: Any, dims: int = 1) -> Index:
     return array.astype(np.int64, copy=False)
 
 
-def _check_axis(what: str, axis: object) -> None:
+def check_axis(what: str, axis: object) -> None:
+    """Raise ScheduleError for an axis that is none."""
     if axis not in ("x", "y"):
         raise ScheduleError(f"{what}: axis {shown(axis)} is neither 'x' nor 'y'")
 
@@ -284,7 +285,7 @@ class Slot(Value):
 
     def __post_init__(self) -> None:
         if self.axis != "x":
-            _check_axis(f"slot of {self.buffer!r}", self.axis)
+            check_axis(f"slot of {self.buffer!r}", self.axis)
         if type(self.index) is not int and self.index is not None:
             object.__setattr__(self, "index", _index(self.buffer, self.index))
         if self.axis != "x" and self.is_fixed:
@@ -350,7 +351,7 @@ class Cores(Value):
     paired: bool
 
     def __init__(self, axis: str, at: ArrayLike, lines: ArrayLike | None = None) -> None:
-        _check_axis("Cores", axis)
+        check_axis("Cores", axis)
         along, across = positions("Cores: at", at, 2), None if lines is None else positions("Cores: lines", lines)
         paired = along.ndim == 2
         if paired:
@@ -411,9 +412,11 @@ class Moves(Value):
     paired: bool = False
 
     def __post_init__(self) -> None:
-        _check_axis("Moves", self.axis)
+        check_axis("Moves", self.axis)
         send, recv = positions("Moves: send", self.send, 2), positions("Moves: recv", self.recv, 2)
         lines = None if self.lines is None else positions("Moves: lines", self.lines)
+        if lines is not None and not lines.size:
+            send = recv = lines  # on no line there is no message
         paired = self.paired or send.ndim + recv.ndim > 2
         if paired:
             apart = (lines, send, recv) if self.paired else _apart(lines, send, recv)

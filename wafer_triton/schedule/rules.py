@@ -28,6 +28,8 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, R
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Step, Tree, distinct, nth
 
+UNREADABLE = ("malformed", "off-mesh", "deadlock")  # verdicts after which other readings would be guesswork
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -60,23 +62,25 @@ def reading(schedule: Schedule) -> Iterator[None]:
     """Raise the ScheduleError of the first broken rule where a schedule, changed by hand, cannot be read."""
     try:
         yield
-    except (KeyError, IndexError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError):
         validate(schedule)
         raise
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the first broken rule of every round, then those of loops and trees.
+    """Yield the first broken rule of every round; if all can be read, those of loops and trees.
 
     A later time of a loop breaks no rule that the first does not: it exchanges mesh rows at the most.
     """
-    seen = set[Hashable]()
+    seen, readable = set[Hashable](), True
     for one in schedule.rounds.distinct():
         try:
             _Check(schedule, one.number, one.round, seen).run()
         except _Broken as broken:
+            readable &= broken.args[0].verdict not in UNREADABLE
             yield broken.args[0]
-    yield from _of_steps(schedule, schedule.rounds.steps, 0)
+    if readable:
+        yield from _of_steps(schedule, schedule.rounds.steps, 0)
 
 
 def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterator[Finding]:

@@ -21,7 +21,20 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Moves, Round, Slot, Uses, Value, frozen, positions
+from wafer_triton.errors import ScheduleError, plain, shown
+from wafer_triton.schedule.rounds import (
+    Exchange,
+    Index,
+    Local,
+    Moves,
+    Round,
+    Slot,
+    Uses,
+    Value,
+    check_axis,
+    frozen,
+    positions,
+)
 
 Step: TypeAlias = "Round | Loop | Ring | Tree"
 
@@ -40,6 +53,8 @@ class Loop(Value):
     axis: str = "x"
 
     def __post_init__(self) -> None:
+        check_axis("Loop", self.axis)
+        vars(self).update(body=tuple(self.body), times=_whole("Loop: times", self.times, 0))
         if self.lines is not None:
             vars(self)["lines"] = frozen(positions("Loop: lines", self.lines))
 
@@ -94,6 +109,12 @@ class Ring(Value):
     shifts: tuple[Moves, ...]
     count: int
     label: str = ""
+
+    def __post_init__(self) -> None:
+        hands, shifts = tuple((first, second) for first, second in self.hands), tuple(self.shifts)
+        if len(hands) != len(shifts):
+            raise ScheduleError(f"Ring: {len(shifts)} shifts of {len(hands)} operands; give one for each")
+        vars(self).update(hands=hands, shifts=shifts, count=_whole("Ring: count", self.count, 1))
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -234,6 +255,13 @@ class Tree(Value):
         """The first and the last round that touches each buffer."""
         found = {part.acc.buffer: (0, self.count - 1) for part in self.parts}
         return found | {part.mail[way].buffer: used for part in self.parts for way, used in self.stages.used.items()}
+
+
+def _whole(what: str, number: object, least: int) -> int:
+    number = plain(number)
+    if type(number) is not int or number < least:
+        raise ScheduleError(f"{what} = {shown(number)} must be a whole number of at least {least}")
+    return number
 
 
 def moved(step: Step, lines: Index, axis: str) -> Step:

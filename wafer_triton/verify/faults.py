@@ -39,7 +39,7 @@ from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.access import walk
 from wafer_triton.schedule.rounds import Exchange, Local
-from wafer_triton.schedule.rules import Finding, findings, title
+from wafer_triton.schedule.rules import UNREADABLE, Finding, findings, title
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
@@ -118,7 +118,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
     broken = {finding.round for finding in faults if finding.verdict == "overwritten"}
     faults += [circle for number in broken if number is not None for circle in _circle(schedule, number)]
     faults += _overflow(schedule)
-    if not any(finding.verdict in ("malformed", "off-mesh", "deadlock") for finding in faults):
+    if not any(finding.verdict in UNREADABLE for finding in faults):
         over = excess(schedule)
         faults += [over] if over is not None else []
         faults += [*_slot_faults(schedule, intent), *_user_operation_faults(schedule)]
