@@ -5,19 +5,11 @@ Rows are (head, query) pairs, `row = head * m + query`. All heads of a query hav
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, read, store, sum_by_halves, tile_ptr, write
-from wafer_triton.kernels.fused import each, local_kernel
-
-
-def _rows(ins: Any, *, heads: int, m: int, n: int, **_: Any) -> dict[str, Any]:
-    block_n = block(n, 1024)
-    block_m = block(heads * m, 1024 // block_n)
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "multi_core": True}
+from wafer_triton.kernels._common import load, read, store, sum_by_halves, tile_ptr, write
+from wafer_triton.kernels.fused import each, local_kernel, rows_of
 
 
 @triton.jit
@@ -28,7 +20,7 @@ def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl
     return tl.where(mask, score * SCALE + bias, float("-inf"))
 
 
-@local_kernel(_rows)
+@local_kernel(lambda ins, heads, m, n, **_: rows_of(heads * m, n))
 @triton.jit
 def row_max(args, core, P):
     top, s, bias = args
@@ -50,7 +42,7 @@ def row_max(args, core, P):
         write(top, core, offs_row[:, None], highest, mask_row[:, None])
 
 
-@local_kernel(_rows)
+@local_kernel(lambda ins, heads, m, n, **_: rows_of(heads * m, n))
 @triton.jit
 def exp_sum(args, core, P):
     p, z, s, bias, top = args
