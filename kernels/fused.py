@@ -41,10 +41,9 @@ class FusedOp(NamedTuple):
     elements: int = 0
 
     def with_sizes(self, **sizes: int) -> FusedOp:
-        """Return the op with some sizes replaced; `elements` is scaled with BLOCK_N."""
-        before = {name: value.value for name, value in self.sizes._asdict().items()}
-        wider = {"BLOCK_N": 1, **before, **sizes}["BLOCK_N"], before.get("BLOCK_N", 1)
-        return self._replace(sizes=constants(before | sizes), elements=self.elements * wider[0] // wider[1])
+        """Return the op with some sizes replaced."""
+        changed = {name: tl.constexpr(value) for name, value in sizes.items()}
+        return self._replace(sizes=self.sizes._replace(**changed))
 
     def with_memory(self, tensor: Tensor, other: Tensor) -> FusedOp:
         """Return the op with its operands in `other` memory in place of `tensor`."""

@@ -91,6 +91,8 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
 
     P.UNROLL blocks of k are loaded before the first is added, which changes no bit.
     """
+    EVEN_K: tl.constexpr = P.K % (P.BLOCK_K * P.UNROLL) == 0
+    EVEN_B: tl.constexpr = EVEN_K and P.N % P.BLOCK_N == 0 and P.HEADS == 1
     head, offs_m, mask_m = head_rows(start_m, P)
     # [1, 1, 1, BLOCK_N]
     offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
@@ -106,13 +108,8 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
         x, y = (), ()
         for number in tl.static_range(P.UNROLL):
             at_k = start_k + number * P.BLOCK_K + offs_k
-            b_ptrs = b_ptr + offs_b + at_k * P.B_K
-            if P.K % (P.BLOCK_K * P.UNROLL) == 0 and P.N % P.BLOCK_N == 0 and P.HEADS == 1:  # blocks divide the tile
-                y += (tl.load(b_ptrs).to(tl.float32),)
-            elif P.K % (P.BLOCK_K * P.UNROLL) == 0:
-                y += (load(b_ptrs, mask_b),)
-            else:
-                y += (load(b_ptrs, mask_b & (at_k < P.K)),)
+            mask = mask_b if EVEN_K else mask_b & (at_k < P.K)
+            y += (load_block(b_ptr + offs_b + at_k * P.B_K, mask, EVEN_B).to(tl.float32),)
             x += (load(a_ptr + head * P.A_HEAD + offs_m * P.A_ROW + at_k * P.A_K, mask_m & (at_k < P.K)),)
         for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
@@ -315,16 +312,16 @@ def plan(
 
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     chosen, options = plan(*ins, **params)
-    few, heads, m, block_n = chosen["MODE"] == "rows", chosen["HEADS"], chosen["M"], chosen["BLOCK_N"]
-    op = FusedOp(
+    few, heads, m = chosen["MODE"] == "rows", chosen["HEADS"], chosen["M"]
+    if few and heads == m == 1 and chosen["N"] > chosen["BLOCK_N"]:
+        chosen["BLOCK_N"] *= 2  # for one vector it may
+    return FusedOp(
         _gemm, (*outs, *ins), constants(chosen | {"TIMES": 1}), options["num_warps"],
         # blocks of 64 rows use other instructions with four warps, which add in another order
         warp_dependent=chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64,
         no_fma=not options["enable_fp_fusion"], num_stages=options["num_stages"],
-        elements=chosen["BLOCK_M"] * chosen["BLOCK_K"] * block_n if few and 1 in (heads, m) else 0,
+        elements=chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if few and 1 in (heads, m) else 0,
     )  # fmt: skip
-    # for one vector a block may be twice as wide
-    return op.with_sizes(BLOCK_N=2 * block_n) if few and heads == m == 1 and chosen["N"] > block_n else op
 
 
 KERNELS |= {"gemm": LocalKernel(_fused)}

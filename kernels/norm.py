@@ -49,7 +49,7 @@ def rms_dw(args, core, offs, mask, P):
     dw, dy, x, squares = args
     total = tl.zeros_like(offs).to(tl.float32)
     for row in range(P.M):
-        square = load(tile_ptr(squares, core) + row + offs * 0, mask)
+        square = read(squares, core, row + offs * 0, mask)
         scale = tl.where(square == 0, 0.0, tl.rsqrt(square / P.WIDTH + P.EPS))  # rows of padding, for eps = 0
         at = row * P.N + offs
         total += read(dy, core, at, mask) * (read(x, core, at, mask) * scale)

@@ -204,7 +204,7 @@ def _columns(args, tree, begin, end, P):
     mask = offs < end
     parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
     for number in tl.static_range(P.NUMBER):
-        values += (tl.load(parts_ptr + P.PARTS[number] + offs, mask=mask, other=0.0).to(tl.float32),)
+        values += (load(parts_ptr + P.PARTS[number] + offs, mask),)
     for number in tl.static_range(P.NUMBER - 1):
         values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
     write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
