@@ -63,7 +63,7 @@ def _blocks(
 @local_kernel(_blocks, "expert_gemm", "expert_sum")
 @triton.jit
 def _expert_product(args, core, P):
-    c, a, w, expert_ids = args[0], args[1], args[2], args[3]
+    c, a, w, expert_ids = args[:4]
     # a row of c is the product of one choice, or the sum of a token's
     for row in range(P.ROWS):
         for start_n in range(0, P.N, P.BLOCK_N):

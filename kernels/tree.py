@@ -195,30 +195,24 @@ def reduce_tree(
 
 
 @triton.jit
-def _columns(args, tree, begin, end, P):
-    """Combine all parts of a tree, for columns `begin` to `begin` + P.BLOCK, into its root's tile of total."""
-    total, tiles, first_ptr, roots_ptr, _, _ = args
-    dtype: tl.constexpr = total.tensor.dtype.element_ty
-    # [BLOCK]
-    offs = begin + tl.arange(0, P.BLOCK)
-    mask = offs < end
-    parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
-    for number in tl.static_range(P.NUMBER):
-        values += (load(parts_ptr + P.PARTS[number] + offs, mask),)
-    for number in tl.static_range(P.NUMBER - 1):
-        values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
-    write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
-
-
-@triton.jit
 def _fold(args, core, P):
+    total, tiles, first_ptr, roots_ptr, tree_of_ptr, number_ptr = args
+    dtype: tl.constexpr = total.tensor.dtype.element_ty
     if P.CORES > 1:  # the cores of a block are of one tree
         core = tl.max(tl.reshape(core, [P.CORES]), axis=0)
-    tree = tl.load(args[4] + core)
-    first = tl.load(args[5] + core) * P.STEP if P.STEP < P.SIZE else 0
+    tree = tl.load(tree_of_ptr + core)
+    first = tl.load(number_ptr + core) * P.STEP if P.STEP < P.SIZE else 0
     end = min(first + P.STEP, P.SIZE)
     for begin in range(first, end, P.BLOCK):
-        _columns(args, tree, begin, end, P)
+        # [BLOCK]
+        offs = begin + tl.arange(0, P.BLOCK)
+        mask = offs < end
+        parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
+        for number in tl.static_range(P.NUMBER):
+            values += (load(parts_ptr + P.PARTS[number] + offs, mask),)
+        for number in tl.static_range(P.NUMBER - 1):
+            values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
+        write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
 
 
 def fold(
