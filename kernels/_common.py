@@ -107,6 +107,12 @@ def rounded(value, dtype: tl.constexpr):
         return value.to(dtype)
 
 
+@triton.jit
+def round_to(value, dtype: tl.constexpr):
+    """Return fp32 values as memory of dtype holds them, as fp32."""
+    return rounded(value, dtype).to(tl.float32)
+
+
 @triton.constexpr_function
 def _levels(size):
     return size.bit_length() - 1

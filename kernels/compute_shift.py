@@ -22,7 +22,7 @@ from wafer_triton.kernels.gemm import plan, product_block
 def _products_kernel(
     c, out, a, b, cores_ptr, programs, P, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LOOPS: tl.constexpr
 ):
-    BLOCKS: tl.constexpr = ROWS * COLUMNS * (1 if P.MODE == "rows" else P.HEADS)
+    BLOCKS: tl.constexpr = P.GRID_HEADS * ROWS * COLUMNS
     first = tl.program_id(0) * LOOPS
     for number in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
         at = number // BLOCKS
@@ -40,9 +40,8 @@ def products(c: Operand, out: Operand, a: Operand, b: Operand, cores: Tensor, *,
     A core's tiles of a and of b are in its slots from 0 on, which lie one after another.
     """
     sizes, options = plan(a, b, rounds=rounds, **params)
-    heads, m = (1, sizes["HEADS"] * sizes["M"]) if sizes["MODE"] == "rows" else (sizes["HEADS"], sizes["M"])
-    rows, columns = -(-m // sizes["BLOCK_M"]), -(-sizes["N"] // sizes["BLOCK_N"])
-    programs = cores.numel() * heads * rows * columns
+    rows, columns = -(-sizes["GRID_ROWS"] // sizes["BLOCK_M"]), -(-sizes["N"] // sizes["BLOCK_N"])
+    programs = cores.numel() * sizes["GRID_HEADS"] * rows * columns
     loops = -(-programs // MAX_PROGRAMS)
     start(
         _products_kernel, -(-programs // loops), c, out, a, b, cores, programs, constants(sizes), ROWS=rows,

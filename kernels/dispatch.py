@@ -16,36 +16,41 @@ def enqueue(args, core, P):
     # [BLOCK] expert ids, token by token
     offs = tl.arange(0, P.BLOCK)
     mask = offs < P.M * P.K
-    ids_ptr, real_ptr, slots_ptr = tile_ptr(expert_ids, core), tile_ptr(real, core), tile_ptr(slots, core)
-    expert = load(ids_ptr + offs // P.K * P.PER_TOKEN + offs % P.K, mask).to(tl.int32)
-    taken = mask & (load(real_ptr + offs // P.K, mask) > 0)
+    expert = read(expert_ids, core, offs // P.K * P.PER_TOKEN + offs % P.K, mask).to(tl.int32)
+    taken = mask & (read(real, core, offs // P.K, mask) > 0)
     slot = expert % P.REGIONS * P.HELD + expert // P.REGIONS
-    tl.store(slots_ptr + offs, tl.where(taken, slot, -1).to(tl.float32), mask=mask)
+    write(slots, core, offs, tl.where(taken, slot, -1).to(tl.float32), mask)
     tl.debug_barrier()
     rank = tl.zeros([P.BLOCK], tl.int32)
     for other in range(P.M * P.K):
-        place = tl.load(slots_ptr + other).to(tl.int32)
+        place = tl.load(tile_ptr(slots, core) + other).to(tl.int32)
         rank += ((place >= 0) & (place // P.HELD == slot // P.HELD) & (other < offs)).to(tl.int32)
-    tl.store(tile_ptr(ranks, core) + offs, tl.where(taken, rank, 0).to(tl.float32), mask=mask)
+    write(ranks, core, offs, tl.where(taken, rank, 0).to(tl.float32), mask)
     tl.store(tile_ptr(demand, core), tl.max(tl.where(taken, rank + 1, 0), axis=0).to(tl.float32))
+
+
+@triton.jit
+def _place(slot, rank, P):
+    """Return the slot of a choice, its row of [REGIONS, CAPACITY], and whether it has one in this pass."""
+    slot, rank = slot.to(tl.int32), rank.to(tl.int32) - P.FIRST
+    return slot, slot // P.HELD * P.CAPACITY + rank, (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
 
 
 @local_kernel(lambda ins, n, **_: {"BLOCK": 1024, "ROW": block(n + 1, 1024)})
 @triton.jit
 def dispatch(args, core, P):
     out, h, slots, ranks = args
-    for start in range(0, P.REGIONS * P.CAPACITY * (P.N + 1), P.BLOCK):
+    SIZE: tl.constexpr = P.REGIONS * P.CAPACITY * (P.N + 1)
+    for start in range(0, SIZE, P.BLOCK):
         # [BLOCK] of [REGIONS, CAPACITY, N + 1]
         offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.REGIONS * P.CAPACITY * (P.N + 1)
-        write(out, core, offs, tl.zeros([P.BLOCK], tl.float32), mask)
+        write(out, core, offs, tl.zeros([P.BLOCK], tl.float32), offs < SIZE)
     tl.debug_barrier()
     for token in range(P.M):
         for choice in range(P.K):
-            slot = tl.load(tile_ptr(slots, core) + token * P.K + choice).to(tl.int32)
-            rank = tl.load(tile_ptr(ranks, core) + token * P.K + choice).to(tl.int32) - P.FIRST
-            sent = (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
-            out_ptr = tile_ptr(out, core) + (slot // P.HELD * P.CAPACITY + rank) * (P.N + 1)
+            at = token * P.K + choice
+            slot, row, sent = _place(tl.load(tile_ptr(slots, core) + at), tl.load(tile_ptr(ranks, core) + at), P)
+            out_ptr = tile_ptr(out, core) + row * (P.N + 1)
             for start in range(0, P.N + 1, P.ROW):
                 # [ROW], the row, then its expert
                 offs_n = start + tl.arange(0, P.ROW)
@@ -74,7 +79,7 @@ def unpermute(args, core, offs, mask, P):
     # [BLOCK] of [SOURCES, SOURCES, CAPACITY, N]
     to, row = offs // (P.CAPACITY * P.N), offs // P.N % P.CAPACITY
     lies = (to // P.SOURCES * P.CAPACITY + row) * P.SOURCES + to % P.SOURCES
-    write(out, core, offs, load(tile_ptr(y, core) + lies * P.N + offs % P.N, mask), mask)
+    write(out, core, offs, read(y, core, lies * P.N + offs % P.N, mask), mask)
 
 
 @each(lambda m, n, **_: m * n)
@@ -84,12 +89,10 @@ def combine(args, core, offs, mask, P):
     # [BLOCK] of [M, N]
     token, total = offs // P.N, tl.zeros([P.BLOCK], tl.float32)
     for choice in range(P.K):
-        slot = load(tile_ptr(slots, core) + token * P.K + choice, mask).to(tl.int32)
-        rank = load(tile_ptr(ranks, core) + token * P.K + choice, mask).to(tl.int32) - P.FIRST
-        came = mask & (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
-        row_ptr = tile_ptr(back, core) + (slot // P.HELD * P.CAPACITY + rank) * P.N
-        share = load(tile_ptr(shares, core) + token * P.PER_TOKEN + choice, mask)
-        total += load(row_ptr + offs % P.N, came) * share
+        at = token * P.K + choice
+        _, row, came = _place(read(slots, core, at, mask), read(ranks, core, at, mask), P)
+        value = read(back, core, row * P.N + offs % P.N, mask & came)
+        total += value * read(shares, core, token * P.PER_TOKEN + choice, mask)
     write(y, core, offs, total, mask)
 
 
@@ -97,5 +100,5 @@ def combine(args, core, offs, mask, P):
 @triton.jit
 def scale_rows(args, core, offs, mask, P):
     out, a, shares = args
-    share = load(tile_ptr(shares, core) + offs // P.N * P.PER_TOKEN + P.COLUMN, mask)
+    share = read(shares, core, offs // P.N * P.PER_TOKEN + P.COLUMN, mask)
     write(out, core, offs, read(a, core, offs, mask) * share, mask)

@@ -37,14 +37,10 @@ def same_value(a):
 
 @triton.jit
 def _elementwise(args, core, offs, mask, P):
-    x = read(args[1], core, offs, mask)
-    if P.INPUTS == 1:
-        y = P.FN(x)
-    elif P.INPUTS == 2:
-        y = P.FN(x, read(args[2], core, offs, mask))
-    else:
-        y = P.FN(x, read(args[2], core, offs, mask), read(args[3], core, offs, mask))
-    write(args[0], core, offs, y, mask)
+    values = ()
+    for number in tl.static_range(1, len(args)):
+        values += (read(args[number], core, offs, mask),)
+    write(args[0], core, offs, P.FN(*values), mask)
 
 
 def elementwise(fn: triton.KernelInterface) -> LocalKernel:
@@ -58,7 +54,7 @@ def elementwise(fn: triton.KernelInterface) -> LocalKernel:
                 f"elementwise: {fn.__name__} gets {', '.join(others)} beside size; a kernel with parameters is a body "
                 f"under `@each(lambda size, {', '.join(others)}: size)` of wafer_triton.kernels"
             )
-        sizes = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
+        sizes = {"BODY": _elementwise, "FN": fn, **flat(size, 2048)}
         return make_op(_each, (*outs, *ins), {}, sizes)
 
     return LocalKernel(fused)
@@ -90,7 +86,7 @@ def silu_mul(args, core, offs, mask, P):
 def swap(args, core, offs, mask, P):
     out, a = args
     row, col = offs // P.SIZE % P.ROWS, offs // (P.SIZE * P.ROWS)
-    value = load(tile_ptr(a, core) + (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
+    value = read(a, core, (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
     write(out, core, offs, value, mask)
 
 
@@ -100,7 +96,7 @@ def lookup(args, core, offs, mask, P):
     out, table, ids, first = args
     number = read(ids, core, offs // P.D, mask) - read(first, core, offs * 0, mask)
     inside = (number >= 0) & (number < P.V)
-    value = load(tile_ptr(table, core) + offs % P.D * P.V + number.to(tl.int32), mask & inside)
+    value = read(table, core, offs % P.D * P.V + number.to(tl.int32), mask & inside)
     write(out, core, offs, value, mask & inside if P.ADD else mask)
 
 
@@ -114,8 +110,7 @@ def rope(args, core, offs, mask, P):
     row, head, pair = offs // (ALL * HALF), offs // HALF % ALL, offs % HALF
     in_ptr = tile_ptr(qkv, core) + (row * ALL + head) * P.N + pair
     low, high = load(in_ptr, mask), load(in_ptr + HALF, mask)
-    c = load(tile_ptr(cos, core) + row * HALF + pair, mask)
-    s = load(tile_ptr(sin, core) + row * HALF + pair, mask)
+    c, s = read(cos, core, row * HALF + pair, mask), read(sin, core, row * HALF + pair, mask)
     turned_low, turned_high = low * c - high * s, high * c + low * s
     is_q, is_v = head < P.HEADS, head >= P.HEADS + P.KV_HEADS
     _put_pair(q, core, row * P.HEADS + head, pair, turned_low, turned_high, mask & is_q, P)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wafer_triton.kernels._common import Operand, block_position, constants, on_hopper, start, store
 from wafer_triton.kernels.fused import MAX_PROGRAMS
-from wafer_triton.kernels.gemm import initial_sums, load_block, multiply_add, plan, row_sums
+from wafer_triton.kernels.gemm import add_product, block_of_c, initial_sums, plan, row_sums
 
 
 class Labels(NamedTuple):
@@ -31,6 +31,13 @@ class Labels(NamedTuple):
 
 
 @triton.jit
+def _tile_ptrs(a, b, a_labels, b_labels, p, q, number, SIDE):
+    """Return pointers to the tiles of a and of b that core (p, q) multiplies in round `number`."""
+    label = (p + q - number + SIDE) % SIDE
+    return _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
+
+
+@triton.jit
 def _tile_ptr(x, labels, position, label):
     """Return a pointer to the tile of operand x with this label for this position."""
     row = tl.load(labels.first + position) + tl.load(labels.table + position * labels.step + label)
@@ -38,38 +45,27 @@ def _tile_ptr(x, labels, position, label):
 
 
 @triton.jit
-def _elided_kernel(
-    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, STEPS: tl.constexpr, LOOPS: tl.constexpr
-):
+def _elided_kernel(c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, LOOPS: tl.constexpr):
     first = tl.program_id(0) * LOOPS
     for pid in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
         p, q, begin_m, begin_n = block_position(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
-        offs_m, offs_n = begin_m + tl.arange(0, P.BLOCK_M), begin_n + tl.arange(0, P.BLOCK_N)
-        offs_k = tl.arange(0, P.BLOCK_K)
         core = (tl.load(rows_ptr + p) * SIDE + tl.load(cols_ptr + q)).to(tl.int64)
-        # [BLOCK_M, BLOCK_N]
-        offs_c = offs_m[:, None] * P.N + offs_n[None, :]
-        mask_c = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
+        offs_c, mask_c = block_of_c(0, begin_m, begin_n, P)
         total = initial_sums(c.tensor + c.offset + core * c.stride + offs_c, mask_c, P)
         if P.MODE == "rows":
             for number in range(SIDE):
-                label = (p + q - number + SIDE) % SIDE
-                a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
-                total += tl.reshape(row_sums(a_ptr, b_ptr, begin_m, begin_n, P), [P.BLOCK_M, P.BLOCK_N])
+                a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, number, SIDE)
+                total += row_sums(a_ptr, b_ptr, begin_m, begin_n, P)
         else:
-            label = (p + q) % SIDE
-            a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
-            for step in range(SIDE * STEPS):
-                start_k = step % STEPS * P.BLOCK_K
-                mask_k = start_k + offs_k < P.K
-                a_ptrs = a_ptr + offs_m[:, None] * P.K + (start_k + offs_k)[None, :]
-                b_ptrs = b_ptr + (start_k + offs_k)[:, None] * P.N + offs_n[None, :]
-                x = load_block(a_ptrs, (offs_m < P.M)[:, None] & mask_k[None, :], P.EVEN_A)
-                y = load_block(b_ptrs, mask_k[:, None] & (offs_n < P.N)[None, :], P.EVEN_B)
-                total = multiply_add(total, x, y, P.MODE)
+            offs_m, offs_n = begin_m + tl.arange(0, P.BLOCK_M), begin_n + tl.arange(0, P.BLOCK_N)
+            a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, 0, SIDE)
+            for step in range(SIDE * P.STEPS):
+                offs_k = step % P.STEPS * P.BLOCK_K + tl.arange(0, P.BLOCK_K)
+                a_ptrs = a_ptr + offs_m[:, None] * P.K + offs_k[None, :]
+                b_ptrs = b_ptr + offs_k[:, None] * P.N + offs_n[None, :]
+                total = add_product(total, a_ptrs, b_ptrs, offs_m, offs_n, offs_k, P)
                 # the addresses of the next step, so that its loads do not have to wait for those of the tables
-                label = (p + q - (step + 1) // STEPS + SIDE) % SIDE
-                a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
+                a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, (step + 1) // P.STEPS, SIDE)
         store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
 
@@ -95,5 +91,5 @@ def elided(
     loops = -(-programs // MAX_PROGRAMS)
     start(
         _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
-        constants(chosen), STEPS=chosen["STEPS"], LOOPS=loops, **options,
+        constants(chosen), LOOPS=loops, **options,
     )  # fmt: skip

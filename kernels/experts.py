@@ -11,8 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, sum_by_halves, tile_ptr
+from wafer_triton.kernels._common import Operand, block, load, store, sum_by_halves, tile_ptr, write
 from wafer_triton.kernels.fused import local_kernel
+from wafer_triton.kernels.gemm import initial_sums
 
 
 @local_kernel(
@@ -33,12 +34,12 @@ def top_k(args, core, P):
             ahead += ((other_logit > logit) | ((other_logit == logit) & (other < offs_e))).to(tl.int32)
         picked = mask_e & (ahead < P.K)
         powers = tl.exp(logit - tl.max(logit, axis=0))
-        over = tl.where(picked, powers, 0.0) if P.NORMALIZED else tl.where(mask_e, powers, 0.0)
+        over = tl.where(picked if P.NORMALIZED else mask_e, powers, 0.0)
         share = powers / tl.reshape(sum_by_halves(over, 1, P.BLOCK, 1), [1])
         offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
         picked = picked & (offs < token * (P.K + P.SHARED) + P.K)  # NaN is ahead of nothing, so there may be more
-        tl.store(tile_ptr(expert_ids, core) + offs, offs_e.to(tl.float32), mask=picked)
-        tl.store(tile_ptr(shares, core) + offs, share, mask=picked)
+        write(expert_ids, core, offs, offs_e.to(tl.float32), picked)
+        write(shares, core, offs, share, picked)
         for number in range(P.SHARED):
             at = token * (P.K + P.SHARED) + P.K + number
             tl.store(tile_ptr(expert_ids, core) + at, (number + P.EXPERTS) * 1.0)
@@ -62,7 +63,7 @@ def _blocks(
 @local_kernel(_blocks, "expert_gemm", "expert_sum")
 @triton.jit
 def _expert_product(args, core, P):
-    c, a, w, expert_ids = args[0], args[1], args[2], args[3]
+    c, a, w, expert_ids = args[:4]
     # a row of c is the product of one choice, or the sum of a token's
     for row in range(P.ROWS):
         for start_n in range(0, P.N, P.BLOCK_N):
@@ -70,10 +71,7 @@ def _expert_product(args, core, P):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask_n = offs_n < P.N
             c_ptrs = tile_ptr(c, core) + row * P.N + offs_n
-            if P.ADD:
-                total = load(c_ptrs, mask_n)
-            else:
-                total = tl.zeros([P.BLOCK_N], tl.float32)
+            total = initial_sums(c_ptrs, mask_n, P)
             for number in range(P.C_CHOICES):
                 choice = row * P.C_CHOICES + number
                 expert = tl.load(tile_ptr(expert_ids, core) + choice).to(tl.int32)

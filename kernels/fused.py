@@ -41,10 +41,9 @@ class FusedOp(NamedTuple):
     elements: int = 0
 
     def with_sizes(self, **sizes: int) -> FusedOp:
-        """Return the op with some sizes replaced; `elements` is scaled with BLOCK_N."""
-        before = {name: value.value for name, value in self.sizes._asdict().items()}
-        wider = {"BLOCK_N": 1, **before, **sizes}["BLOCK_N"], before.get("BLOCK_N", 1)
-        return self._replace(sizes=constants(before | sizes), elements=self.elements * wider[0] // wider[1])
+        """Return the op with some sizes replaced."""
+        changed = {name: tl.constexpr(value) for name, value in sizes.items()}
+        return self._replace(sizes=self.sizes._replace(**changed))
 
     def with_memory(self, tensor: Tensor, other: Tensor) -> FusedOp:
         """Return the op with its operands in `other` memory in place of `tensor`."""
@@ -132,9 +131,12 @@ def source_key(ops: Sequence[FusedOp]) -> str:
     return " ".join(fn.cache_key for fn in functions if isinstance(fn, triton.JITFunction))
 
 
-def kernel_args(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the operands of ops, and their sizes, as two tuples that a kernel takes."""
-    return tuple(op.args for op in ops), tuple(op.with_sizes(CORES=grid.cores_per_block).sizes for op in ops)
+def arguments(ops: Sequence[FusedOp], grid: Grid) -> dict[str, Any]:
+    """Return what a kernel that runs `ops` takes by name: their operands, sizes and bodies, and its loops."""
+    return {
+        "args": tuple(op.args for op in ops), "BODIES": tuple(op.body for op in ops), "SOURCE": source_key(ops),
+        "sizes": tuple(op.with_sizes(CORES=grid.cores_per_block).sizes for op in ops), "LOOPS": grid.loops,
+    }  # fmt: skip
 
 
 def launch(ops: Sequence[FusedOp], cores: Tensor, all_ops: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
@@ -143,9 +145,8 @@ def launch(ops: Sequence[FusedOp], cores: Tensor, all_ops: Sequence[FusedOp] = (
     grid = grid_of(ops, count) if grid is None else grid
     held = max((op.elements for op in ops), default=0) * grid.cores_per_block if grid.cores_per_block > 1 else 0
     start(
-        _ops_kernel, grid.programs(count), cores, count // grid.cores_per_block, *kernel_args(ops, grid),
-        BODIES=tuple(op.body for op in ops), SOURCE=source_key(ops), CORES=grid.cores_per_block, LOOPS=grid.loops,
-        **options(ops, min(4, max(1, held // 1024)), all_ops),
+        _ops_kernel, grid.programs(count), cores, count // grid.cores_per_block, CORES=grid.cores_per_block,
+        **arguments(ops, grid), **options(ops, min(4, max(1, held // 1024)), all_ops),
     )  # fmt: skip
 
 
@@ -195,6 +196,12 @@ def each(size: Callable[..., int], most: int = 1024) -> Callable[[Any], Any]:
 def flat(size: int, most: int) -> dict[str, Any]:
     """Return what `local_kernel` takes as `chosen` for `_each`: `size` elements in blocks of at most `most`."""
     return {"NUMEL": size, "BLOCK": block(size, most), "multi_core": True}
+
+
+def rows_of(m: int, n: int) -> dict[str, Any]:
+    """Return what `local_kernel` takes as `chosen` for rows [m, n]: blocks of whole rows, or of parts of one."""
+    block_n = block(n, 1024)
+    return {"BLOCK_N": block_n, "BLOCK_M": block(m, 1024 // block_n), "multi_core": True}
 
 
 def make_op(body: Any, operands: Sequence[Operand], params: Mapping[str, Any], chosen: Mapping[str, Any]) -> FusedOp:

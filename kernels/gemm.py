@@ -24,7 +24,7 @@ from wafer_triton.kernels._common import (
     block,
     constants,
     load,
-    rounded,
+    round_to,
     store,
     sum_by_halves,
     tile_ptr,
@@ -58,6 +58,14 @@ def multiply_add(total, a, b, MODE: tl.constexpr):
 
 
 @triton.jit
+def add_product(total, a_ptrs, b_ptrs, offs_m, offs_n, offs_k, P):
+    """Return total + the product of two blocks, [BLOCK_M, BLOCK_K] of a and [BLOCK_K, BLOCK_N] of b."""
+    a = load_block(a_ptrs, (offs_m < P.M)[:, None] & (offs_k < P.K)[None, :], P.EVEN_A)
+    b = load_block(b_ptrs, (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :], P.EVEN_B)
+    return multiply_add(total, a, b, P.MODE)
+
+
+@triton.jit
 def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
     """Return total + the sum of a @ b over P.ROUNDS rounds, for the block of C at (start_m, start_n) of one head.
 
@@ -70,15 +78,10 @@ def accumulate(total, a_ptr, b_ptr, start_m, start_n, P):
             slot = step // P.STEPS
             start_k -= slot * P.STEPS * P.BLOCK_K
         offs_k = start_k + tl.arange(0, P.BLOCK_K)
-        # [BLOCK_M, BLOCK_K]
         offs_a = offs_m[:, None] * P.A_ROW + offs_k[None, :] * P.A_K
-        mask_a = (offs_m < P.M)[:, None] & (offs_k < P.K)[None, :]
-        # [BLOCK_K, BLOCK_N]
         offs_b = offs_k[:, None] * P.B_K + offs_n[None, :] * P.B_COL
-        mask_b = (offs_k < P.K)[:, None] & (offs_n < P.N)[None, :]
-        a = load_block(a_ptr + slot * (P.HEADS * P.M * P.K) + offs_a, mask_a, P.EVEN_A)
-        b = load_block(b_ptr + slot * (P.K * P.KV_HEADS * P.N) + offs_b, mask_b, P.EVEN_B)
-        total = multiply_add(total, a, b, P.MODE)
+        a_ptrs, b_ptrs = a_ptr + slot * (P.HEADS * P.M * P.K) + offs_a, b_ptr + slot * (P.K * P.KV_HEADS * P.N) + offs_b
+        total = add_product(total, a_ptrs, b_ptrs, offs_m, offs_n, offs_k, P)
     return total
 
 
@@ -88,6 +91,8 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
 
     P.UNROLL blocks of k are loaded before the first is added, which changes no bit.
     """
+    EVEN_K: tl.constexpr = P.K % (P.BLOCK_K * P.UNROLL) == 0
+    EVEN_B: tl.constexpr = EVEN_K and P.N % P.BLOCK_N == 0 and P.HEADS == 1
     head, offs_m, mask_m = head_rows(start_m, P)
     # [1, 1, 1, BLOCK_N]
     offs_n = tl.expand_dims(tl.arange(0, P.BLOCK_N), (0, 1, 2)) + start_n
@@ -103,13 +108,8 @@ def row_sums(a_ptr, b_ptr, start_m, start_n, P):
         x, y = (), ()
         for number in tl.static_range(P.UNROLL):
             at_k = start_k + number * P.BLOCK_K + offs_k
-            b_ptrs = b_ptr + offs_b + at_k * P.B_K
-            if P.K % (P.BLOCK_K * P.UNROLL) == 0 and P.N % P.BLOCK_N == 0 and P.HEADS == 1:  # blocks divide the tile
-                y += (tl.load(b_ptrs).to(tl.float32),)
-            elif P.K % (P.BLOCK_K * P.UNROLL) == 0:
-                y += (load(b_ptrs, mask_b),)
-            else:
-                y += (load(b_ptrs, mask_b & (at_k < P.K)),)
+            mask = mask_b if EVEN_K else mask_b & (at_k < P.K)
+            y += (load_block(b_ptr + offs_b + at_k * P.B_K, mask, EVEN_B).to(tl.float32),)
             x += (load(a_ptr + head * P.A_HEAD + offs_m * P.A_ROW + at_k * P.A_K, mask_m & (at_k < P.K)),)
         for number in tl.static_range(P.UNROLL):
             products += x[number] * y[number]
@@ -174,7 +174,7 @@ def initial_sums(c_ptrs, mask, P):
     if P.ADD:
         return load(c_ptrs, mask)
     else:
-        return tl.zeros([P.BLOCK_M, P.BLOCK_N], tl.float32)
+        return tl.zeros(mask.shape, tl.float32)
 
 
 @triton.jit
@@ -182,15 +182,15 @@ def _gemm(args, core, P):
     c, a, b = args
     c_ptr, at = tile_ptr(c, core), core * P.TIMES
     dtype: tl.constexpr = c.tensor.dtype.element_ty
-    for head in range(1 if P.MODE == "rows" else P.HEADS):
-        for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
+    for head in range(P.GRID_HEADS):
+        for start_m in range(0, P.GRID_ROWS, P.BLOCK_M):
             for start_n in range(0, P.N, P.BLOCK_N):
                 offs_c, mask_c = block_of_c(head, start_m, start_n, P)
                 total = initial_sums(c_ptr + offs_c, mask_c, P)
                 total = block_sums(total, tile_ptr(a, at), tile_ptr(b, at), head, start_m, start_n, P.ADD, P)
                 for number in range(1, P.TIMES):
                     a_ptr, b_ptr = tile_ptr(a, at + number), tile_ptr(b, at + number)
-                    total = rounded(total, dtype).to(tl.float32)
+                    total = round_to(total, dtype)
                     total = block_sums(total, a_ptr, b_ptr, head, start_m, start_n, True, P)
                 store(c_ptr + offs_c, total, mask_c)
 
@@ -238,19 +238,19 @@ def _chains(args, number, P):
     first, last, turn = tl.load(first_ptr + number), tl.load(first_ptr + number + 1), tl.load(turn_ptr + number)
     out_ptr = tile_ptr(out, number)
     dtype: tl.constexpr = out.tensor.dtype.element_ty
-    for head in range(1 if P.MODE == "rows" else P.HEADS):
-        for start_m in range(0, P.HEADS * P.M if P.MODE == "rows" else P.M, P.BLOCK_M):
+    for head in range(P.GRID_HEADS):
+        for start_m in range(0, P.GRID_ROWS, P.BLOCK_M):
             for start_n in range(0, P.N, P.BLOCK_N):
                 offs_c, mask_c = block_of_c(head, start_m, start_n, P)
                 zeros = tl.zeros(offs_c.shape, tl.float32)
                 total, before = zeros, zeros
                 for at in range(first, last):
                     part = block_sums(zeros, tile_ptr(a, at), tile_ptr(b, at), head, start_m, start_n, False, P)
-                    part = rounded(part, dtype).to(tl.float32)
+                    part = round_to(part, dtype)
                     before = tl.where(at == turn, total, before)
                     alone = (at == first) | (at == turn)
-                    total = tl.where(alone, part, rounded(part + total, dtype).to(tl.float32))
-                total = tl.where(turn > first, rounded(total + before, dtype).to(tl.float32), total)
+                    total = tl.where(alone, part, round_to(part + total, dtype))
+                total = tl.where(turn > first, round_to(total + before, dtype), total)
                 store(out_ptr + offs_c, total, mask_c)
 
 
@@ -289,10 +289,11 @@ def plan(
         depth = 16 if not INTERPRET.value else block(k, floor=16)  # interpreted, a large block takes no longer
         mode, blocks = "dot", (_dot_block(m), depth if wide else _dot_block(k), _dot_block(n))
         num_warps = min(8, blocks[0] * blocks[2] // 256) if wide else min(4, blocks[0] * blocks[2] // 512)
+    grid = (1, heads * m) if mode == "rows" else (heads, m)  # heads and rows of C over which blocks go
     sizes = {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "ADD": add,
         "MODE": mode, "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], "UNROLL": unroll, "CORES": 1,
-        "ROUNDS": rounds, "STEPS": -(-k // blocks[1]),
+        "ROUNDS": rounds, "STEPS": -(-k // blocks[1]), "GRID_HEADS": grid[0], "GRID_ROWS": grid[1],
         # blocks that divide the tile need no masks
         "EVEN_A": m % blocks[0] == 0 == k % blocks[1], "EVEN_B": n % blocks[2] == 0 == k % blocks[1],
     }  # fmt: skip
@@ -311,16 +312,16 @@ def plan(
 
 def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     chosen, options = plan(*ins, **params)
-    few, heads, m, block_n = chosen["MODE"] == "rows", chosen["HEADS"], chosen["M"], chosen["BLOCK_N"]
-    op = FusedOp(
+    few, heads, m = chosen["MODE"] == "rows", chosen["HEADS"], chosen["M"]
+    if few and heads == m == 1 and chosen["N"] > chosen["BLOCK_N"]:
+        chosen["BLOCK_N"] *= 2  # for one vector it may
+    return FusedOp(
         _gemm, (*outs, *ins), constants(chosen | {"TIMES": 1}), options["num_warps"],
         # blocks of 64 rows use other instructions with four warps, which add in another order
         warp_dependent=chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64,
         no_fma=not options["enable_fp_fusion"], num_stages=options["num_stages"],
-        elements=chosen["BLOCK_M"] * chosen["BLOCK_K"] * block_n if few and 1 in (heads, m) else 0,
+        elements=chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if few and 1 in (heads, m) else 0,
     )  # fmt: skip
-    # for one vector a block may be twice as wide
-    return op.with_sizes(BLOCK_N=2 * block_n) if few and heads == m == 1 and chosen["N"] > block_n else op
 
 
 KERNELS |= {"gemm": LocalKernel(_fused)}

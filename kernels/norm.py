@@ -5,21 +5,18 @@ Its gradients take a sum of products of each row as well, and one step on what b
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import block, load, read, sum_by_halves, tile_ptr, write
-from wafer_triton.kernels.fused import each, local_kernel
+from wafer_triton.kernels.fused import each, local_kernel, rows_of
 
 
-def _rows(ins: Any, m: int, n: int) -> dict[str, Any]:
-    return {"BLOCK_N": block(n, 1024), "BLOCK_M": block(m, 1024 // block(n, 1024)), "multi_core": True}
-
-
+@local_kernel(lambda ins, m, n: rows_of(m, n), "sum_squares", "sum_products")
 @triton.jit
-def _sum(s, a_ptr, b_ptr, core, P):
+def _sum_products(args, core, P):
+    # a square is the product of an only input with itself
+    s, a_ptr, b_ptr = args[0], tile_ptr(args[1], core), tile_ptr(args[len(args) - 1], core)
     for start_m in range(0, P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_m = start_m + tl.arange(0, P.BLOCK_M)
@@ -33,20 +30,6 @@ def _sum(s, a_ptr, b_ptr, core, P):
         total = sum_by_halves(products, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
         total = tl.reshape(total, [1, P.CORES, P.BLOCK_M, 1])
         write(s, core, offs_m[:, None], total, (offs_m < P.M)[:, None])
-
-
-@local_kernel(_rows)
-@triton.jit
-def sum_squares(args, core, P):
-    s, x = args
-    _sum(s, tile_ptr(x, core), tile_ptr(x, core), core, P)
-
-
-@local_kernel(_rows)
-@triton.jit
-def sum_products(args, core, P):
-    s, a, b = args
-    _sum(s, tile_ptr(a, core), tile_ptr(b, core), core, P)
 
 
 @each(lambda m, n, **_: m * n)
@@ -66,7 +49,7 @@ def rms_dw(args, core, offs, mask, P):
     dw, dy, x, squares = args
     total = tl.zeros_like(offs).to(tl.float32)
     for row in range(P.M):
-        square = load(tile_ptr(squares, core) + row + offs * 0, mask)
+        square = read(squares, core, row + offs * 0, mask)
         scale = tl.where(square == 0, 0.0, tl.rsqrt(square / P.WIDTH + P.EPS))  # rows of padding, for eps = 0
         at = row * P.N + offs
         total += read(dy, core, at, mask) * (read(x, core, at, mask) * scale)
@@ -103,7 +86,7 @@ def mean_squares(args, core, P):
             # [BLOCK]
             offs = start + tl.arange(0, P.BLOCK)
             value = load(x_ptr + offs, offs < size)
-            squares = tl.fma(value, value, squares)  # as in `_sum`
+            squares = tl.fma(value, value, squares)  # as in `_sum_products`
         width = tl.where(keys == 1, P.KV_WIDTH, P.WIDTH)
         total = tl.reshape(sum_by_halves(squares, 1, P.BLOCK, 1), [1])
         tl.store(tile_ptr(s, core) + row + tl.arange(0, 1), total / width)

@@ -5,30 +5,22 @@ Rows are (head, query) pairs, `row = head * m + query`. All heads of a query hav
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import block, load, read, store, sum_by_halves, tile_ptr, write
-from wafer_triton.kernels.fused import each, local_kernel
-
-
-def _rows(ins: Any, *, heads: int, m: int, n: int, **_: Any) -> dict[str, Any]:
-    block_n = block(n, 1024)
-    block_m = block(heads * m, 1024 // block_n)
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "multi_core": True}
+from wafer_triton.kernels._common import read, sum_by_halves, write
+from wafer_triton.kernels.fused import each, local_kernel, rows_of
 
 
 @triton.jit
-def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl.constexpr):
+def _biased(s, bias, core, offs_row, offs_n, mask, P):
     """Return scale * s + bias for a block [rows, n]; -inf where masked off."""
-    score = load(tile_ptr(s, core) + offs_row[:, None] * N + offs_n[None, :], mask)
-    bias = load(tile_ptr(bias, core) + (offs_row % M)[:, None] * N + offs_n[None, :], mask)
-    return tl.where(mask, score * SCALE + bias, float("-inf"))
+    score = read(s, core, offs_row[:, None] * P.N + offs_n[None, :], mask)
+    by = read(bias, core, (offs_row % P.M)[:, None] * P.N + offs_n[None, :], mask)
+    return tl.where(mask, score * P.SCALE + by, float("-inf"))
 
 
-@local_kernel(_rows)
+@local_kernel(lambda ins, heads, m, n, **_: rows_of(heads * m, n))
 @triton.jit
 def row_max(args, core, P):
     top, s, bias = args
@@ -41,7 +33,7 @@ def row_max(args, core, P):
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
-            score = _biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N)
+            score = _biased(s, bias, core, offs_row, offs_n, mask, P)
             # tl.max drops NaN; the definition keeps it
             nan = score != score
             nans += tl.sum(nan.to(tl.int32), axis=-1, keep_dims=True)
@@ -50,7 +42,7 @@ def row_max(args, core, P):
         write(top, core, offs_row[:, None], highest, mask_row[:, None])
 
 
-@local_kernel(_rows)
+@local_kernel(lambda ins, heads, m, n, **_: rows_of(heads * m, n))
 @triton.jit
 def exp_sum(args, core, P):
     p, z, s, bias, top = args
@@ -64,8 +56,8 @@ def exp_sum(args, core, P):
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
-            e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N) - highest)
-            store(tile_ptr(p, core) + offs_row[:, None] * P.N + offs_n[None, :], e, mask)
+            e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P) - highest)
+            write(p, core, offs_row[:, None] * P.N + offs_n[None, :], e, mask)
             over_n = sum_by_halves(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
             total += tl.reshape(over_n, [1, P.CORES, P.BLOCK_M, 1])
         write(z, core, offs_row[:, None], total, mask_row[:, None])

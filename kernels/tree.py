@@ -21,7 +21,19 @@ from torch import Tensor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import fused
-from wafer_triton.kernels._common import Operand, block, constants, load, rounded, start, store, tile_ptr, warps, write
+from wafer_triton.kernels._common import (
+    Operand,
+    block,
+    constants,
+    load,
+    round_to,
+    rounded,
+    start,
+    store,
+    tile_ptr,
+    warps,
+    write,
+)
 from wafer_triton.kernels.elementwise import COMBINE
 from wafer_triton.kernels.fused import FusedOp, Grid
 from wafer_triton.kernels.waiting import EMPTY, Alarm, receive, send
@@ -64,34 +76,38 @@ class Receivers(NamedTuple):
 
 
 @triton.jit
-def _reduce(acc, mailbox, tables, core, counted, alarm_ptr, launch, P):
+def _combined(a, b, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
+    return round_to(COMBINE(a, b), DTYPE)
+
+
+@triton.jit
+def _reduce(tree, core, counted, alarm_ptr, launch, P):
     """Combine the children's messages on the `counted` cores of a block, [CORES, 1], and send the sums to the parents.
 
     With P.SENDS only roots keep their sums, as nothing orders a core's own store and that of its root.
     """
-    _, children_ptr, parent_ptr, slot_ptr = tables
-    dtype: tl.constexpr = acc.tensor.dtype.element_ty
+    dtype: tl.constexpr = tree.acc.tensor.dtype.element_ty
     # tables are loaded before any wait
-    children, parent = tl.where(counted, tl.load(children_ptr + core), 0), tl.load(parent_ptr + core)
+    children, parent = tl.where(counted, tl.load(tree.children + core), 0), tl.load(tree.parent + core)
     keeps, sends = counted & ((parent < 0) | (not P.SENDS)), counted & (parent >= 0)
-    acc_ptr, mail_ptr = tile_ptr(acc, core), tile_ptr(mailbox, core)
-    out_ptr = tile_ptr(mailbox, tl.maximum(parent, 0)) + tl.load(slot_ptr + core) * P.SIZE
-    for begin in range(0, P.SIZE, P.BLOCK):
+    acc_ptr, mail_ptr = tile_ptr(tree.acc, core), tile_ptr(tree.mailbox, core)
+    out_ptr = tile_ptr(tree.mailbox, tl.maximum(parent, 0)) + tl.load(tree.slot + core) * tree.size
+    for begin in range(0, tree.size, P.BLOCK):
         # [CORES, BLOCK]
         offs = begin + tl.arange(0, P.BLOCK)[None, :]
-        mask = offs < P.SIZE
+        mask = offs < tree.size
         total = load(acc_ptr + offs, mask)
-        for slot in range(P.SLOTS):
+        for slot in range(tree.slots):
             sent = slot < children
-            bits = receive(mail_ptr + slot * P.SIZE + offs, mask & sent, core, slot, alarm_ptr, launch)
-            combined = rounded(P.COMBINE(total, bits.to(dtype, bitcast=True).to(tl.float32)), dtype).to(tl.float32)
+            bits = receive(mail_ptr + slot * tree.size + offs, mask & sent, core, slot, alarm_ptr, launch)
+            combined = _combined(total, bits.to(dtype, bitcast=True).to(tl.float32), dtype, tree.op)
             total = tl.where(sent, combined, total)
         store(acc_ptr + offs, total, mask & keeps)
         send(out_ptr + offs, rounded(total, dtype), mask & sends)
         tl.debug_barrier()  # until every warp has read the messages
-        for slot in range(P.SLOTS):
-            empty = tl.full([P.CORES, P.BLOCK], EMPTY, mailbox.tensor.dtype.element_ty)
-            tl.store(mail_ptr + slot * P.SIZE + offs, empty, mask=mask & (slot < children))
+        for slot in range(tree.slots):
+            empty = tl.full([P.CORES, P.BLOCK], EMPTY, tree.mailbox.tensor.dtype.element_ty)
+            tl.store(mail_ptr + slot * tree.size + offs, empty, mask=mask & (slot < children))
 
 
 @triton.jit
@@ -101,53 +117,54 @@ def _one(values, chosen):
 
 
 @triton.jit
-def _broadcast(x, to, core, first, count, step, P):
-    """Write a core's tile of x to those of `to` of `count` receivers, a few of them at once."""
+def _broadcast(tree, receivers, core, first, count, P):
+    """Write a core's sum to the tiles of `count` receivers, a few of them at once."""
+    to = receivers.sums
     for begin in range(0, count, P.AT_ONCE):
         # [AT_ONCE, 1]
         receiver = begin + tl.arange(0, P.AT_ONCE)[:, None]
-        rows = (first + receiver * step).to(tl.int64) * to.stride
-        for start_n in range(0, P.SIZE, P.SENT_BLOCK):
+        rows = (first + receiver * receivers.step).to(tl.int64) * to.stride
+        for start_n in range(0, tree.size, P.SENT_BLOCK):
             # [AT_ONCE, SENT_BLOCK]
             offs = start_n + tl.arange(0, P.SENT_BLOCK)[None, :]
-            tile = tl.load(tile_ptr(x, core) + offs, mask=offs < P.SIZE)
+            tile = tl.load(tile_ptr(tree.acc, core) + offs, mask=offs < tree.size)
             tiles = tl.broadcast_to(tile, [P.AT_ONCE, P.SENT_BLOCK])
-            tl.store(to.tensor + to.offset + rows + offs, tiles, mask=(receiver < count) & (offs < P.SIZE))
+            tl.store(to.tensor + to.offset + rows + offs, tiles, mask=(receiver < count) & (offs < tree.size))
 
 
 @triton.jit
-def _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
-    order_ptr = tables[0] + number * P.CORES
+def _block(tree, receivers, args, sizes, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+    order_ptr = tree.order + number * P.CORES
     if len(BODIES) > 0:
-        fused.run_ops(args, sizes, fused.cores_at(tables[0], number, P.CORES), BODIES)
+        fused.run_ops(args, sizes, fused.cores_at(tree.order, number, P.CORES), BODIES)
         tl.debug_barrier()
     # [CORES, 1]
     places = tl.arange(0, P.CORES)[:, None]
     core = tl.load(order_ptr + places)
     counted = (places == 0) | (core != tl.load(order_ptr))  # not those that fill up the block
     if P.SENDS:
-        first, count = tl.load(receivers[0] + core), tl.where(counted, tl.load(receivers[1] + core), 0)
-    _reduce(acc, mailbox, tables, core, counted, alarm_ptr, launch, P)
+        first, count = tl.load(receivers.first + core), tl.where(counted, tl.load(receivers.number + core), 0)
+    _reduce(tree, core, counted, alarm_ptr, launch, P)
     if P.SENDS:  # noqa: SIM102  a constexpr
         if tl.max(count) > 0:  # a block of roots
             tl.debug_barrier()
             for place in range(P.CORES):
                 chosen = places == place
-                _broadcast(acc, sums, _one(core, chosen), _one(first, chosen), _one(count, chosen), receivers[2], P)
+                _broadcast(tree, receivers, _one(core, chosen), _one(first, chosen), _one(count, chosen), P)
 
 
 @triton.jit(do_not_specialize=["launch"])
 def _tree_kernel(
-    acc, mailbox, tables, args, sizes, sums, receivers, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
-    SOURCE: tl.constexpr, LOOPS: tl.constexpr,
+    tree, receivers, blocks, alarm_ptr, launch, P, args, sizes, BODIES: tl.constexpr, SOURCE: tl.constexpr,
+    LOOPS: tl.constexpr,
 ):  # fmt: skip
     # a grid of one axis, as only there programs certainly start in order
     pid = tl.program_id(0)
     if LOOPS == 1:  # a loop costs registers
-        _block(acc, mailbox, tables, args, sizes, sums, receivers, pid, alarm_ptr, launch, BODIES, P)
+        _block(tree, receivers, args, sizes, pid, alarm_ptr, launch, BODIES, P)
     else:
         for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
-            _block(acc, mailbox, tables, args, sizes, sums, receivers, number, alarm_ptr, launch, BODIES, P)
+            _block(tree, receivers, args, sizes, number, alarm_ptr, launch, BODIES, P)
             tl.debug_barrier()
 
 
@@ -166,55 +183,36 @@ def reduce_tree(
     sent_block = block(tree.size, 1024)
     chosen = fused.options(ops, warps(wide * grid.cores_per_block), all_ops)
     sizes = {
-        "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op],
-        "CORES": grid.cores_per_block, "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
+        "BLOCK": wide, "CORES": grid.cores_per_block, "SENDS": receivers is not None, "SENT_BLOCK": sent_block,
         "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
-    sent = (receivers.sums, tuple(receivers[1:])) if receivers else (tree.acc, ())
-    operands = (
-        tree.acc,
-        tree.mailbox,
-        tuple(tree[2:6]),
-        *fused.kernel_args(ops, grid),
-        *sent,
-        cores // grid.cores_per_block,
-    )
+    known = {"slots": tree.slots, "size": tree.size, "op": COMBINE[tree.op]}
+    tables = tree._replace(**{name: tl.constexpr(value) for name, value in known.items()})
     start(
-        _tree_kernel, grid.programs(cores), *operands, alarm.word, alarm.launch, constants(sizes),
-        BODIES=tuple(op.body for op in ops), SOURCE=fused.source_key(ops), LOOPS=grid.loops, **chosen,
+        _tree_kernel, grid.programs(cores), tables, receivers or (), cores // grid.cores_per_block, alarm.word,
+        alarm.launch, constants(sizes), **fused.arguments(ops, grid), **chosen,
     )  # fmt: skip
 
 
 @triton.jit
-def _combined(a, b, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
-    return rounded(COMBINE(a, b), DTYPE).to(tl.float32)
-
-
-@triton.jit
-def _columns(args, tree, begin, end, P):
-    """Combine all parts of a tree, for columns `begin` to `begin` + P.BLOCK, into its root's tile of total."""
-    total, tiles, first_ptr, roots_ptr, _, _ = args
-    dtype: tl.constexpr = total.tensor.dtype.element_ty
-    # [BLOCK]
-    offs = begin + tl.arange(0, P.BLOCK)
-    mask = offs < end
-    parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
-    for number in tl.static_range(P.NUMBER):
-        values += (tl.load(parts_ptr + P.PARTS[number] + offs, mask=mask, other=0.0).to(tl.float32),)
-    for number in tl.static_range(P.NUMBER - 1):
-        values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
-    write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
-
-
-@triton.jit
 def _fold(args, core, P):
+    total, tiles, first_ptr, roots_ptr, tree_of_ptr, number_ptr = args
+    dtype: tl.constexpr = total.tensor.dtype.element_ty
     if P.CORES > 1:  # the cores of a block are of one tree
         core = tl.max(tl.reshape(core, [P.CORES]), axis=0)
-    tree = tl.load(args[4] + core)
-    first = tl.load(args[5] + core) * P.STEP if P.STEP < P.SIZE else 0
+    tree = tl.load(tree_of_ptr + core)
+    first = tl.load(number_ptr + core) * P.STEP if P.STEP < P.SIZE else 0
     end = min(first + P.STEP, P.SIZE)
     for begin in range(first, end, P.BLOCK):
-        _columns(args, tree, begin, end, P)
+        # [BLOCK]
+        offs = begin + tl.arange(0, P.BLOCK)
+        mask = offs < end
+        parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
+        for number in tl.static_range(P.NUMBER):
+            values += (load(parts_ptr + P.PARTS[number] + offs, mask),)
+        for number in tl.static_range(P.NUMBER - 1):
+            values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
+        write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
 
 
 def fold(

@@ -208,21 +208,21 @@ def choose_blocks(
     """
     m, k, n = (sizes[size] for size in "MKN")
     dtypes = {x.tensor.dtype for x in (a, b, out)}
-    if m % _common.BOX or n % _common.BOX or k % _common.BOX or len(dtypes) > 1 or torch.float32 in dtypes:
-        return None
-    if not all(map(_tma_ready, (a, b, out), (m * k, k * n, m * n))):
+    boxes = not any(size % _common.BOX for size in (m, k, n)) and len(dtypes) == 1 and torch.float32 not in dtypes
+    if not boxes or not all(map(_tma_ready, (a, b, out), (m * k, k * n, m * n))):
         return None
     found = None
     for block_n in (256, 128):
         group = max(1, 128 // m), max(1, block_n // n)
+        spread = sum(group) - 2  # labels between the cores of a program
         whole = all(
             one * size % block == 0 == side % one
             for one, size, block in zip(group, (m, n), (128, block_n), strict=True)
         )
-        if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
+        if whole and (shared or group == (1, 1)) and spread < side:
             found = {
                 "GROUP_M": group[0], "GROUP_N": group[1], "BLOCK_M": 128, "BLOCK_N": block_n, "SWIZZLE": 8,
-                "DEPTH": RING_BYTES // (_common.BOX * (128 + block_n) * a.tensor.itemsize),
+                "DEPTH": RING_BYTES // (_common.BOX * (128 + block_n) * a.tensor.itemsize), "SPREAD": spread,
                 "PROGRAMS": side**2 * m * n // (128 * block_n),
             }  # fmt: skip
             if found["PROGRAMS"] >= MIN_PROGRAMS:
@@ -246,12 +246,10 @@ def warp_groups(
         rows = (x.tensor.numel() - x.offset) // cols
         return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [_common.BOX] * 2, layout)
 
-    stay = programs = chosen["PROGRAMS"]
+    stay = programs = chosen.pop("PROGRAMS")
     if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two
         stay = min(programs, torch.cuda.get_device_properties(a.tensor.device).multi_processor_count)
-    sizes = {name: chosen[name] for name in ("M", "K", "N", "BLOCK_N", "GROUP_M", "GROUP_N", "SWIZZLE", "DEPTH")}
-    sizes["SPREAD"] = chosen["GROUP_M"] + chosen["GROUP_N"] - 2
     start(
         _groups_kernel, stay, boxes(out, chosen["N"]), boxes(a, chosen["K"]), boxes(b, chosen["N"]), rows, cols,
-        a_labels, b_labels, rows.numel(), programs, constants(sizes), num_warps=4,
+        a_labels, b_labels, rows.numel(), programs, constants(chosen), num_warps=4,
     )  # fmt: skip

@@ -101,8 +101,8 @@ def test_tree(launched):
     assert shape(launch) == ("_tree_kernel", [2, 1, 1], 32), "a program is 3 cores, one after another"
     given = launch["args"]
     tables = ["cores", "children", "parents", "slots"]
-    assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
-    assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2]
+    assert given["tree"][:-1] == [C, ["mailbox", 11, 1011, None], *tables, "constexpr[2]", "constexpr[64]"]
+    assert given["args"] == [[C, A, B]] and given["receivers"] == [C, "sends", "others", 2]
     assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
 
 

@@ -15,7 +15,7 @@ from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMa
 from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.segments import mailboxes, segments, whole_copy
 from wafer_triton.local import find
-from wafer_triton.schedule.access import accesses
+from wafer_triton.schedule.access import accesses, acts
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import uses
@@ -30,12 +30,10 @@ def turning_slots(schedule: Schedule) -> frozenset[str]:
     slots = {name for name, buffer in schedule.buffers.items() if buffer.role == "scratch" and buffer.slots > 1}
     turning, others = set[str](), set[str]()
     for round_ in schedule.rounds if slots else ():
-        for slot, by, writes, _ in accesses(round_):
-            if writes and isinstance(by, Exchange):
-                turning |= slots & {slot.buffer}
-        for slot, by, writes, _ in accesses(round_):
-            if slot.index is None or (writes and isinstance(by, Local)):
-                others |= turning & {slot.buffer}
+        exchanges, *computes = acts(round_)
+        turning |= slots & {write.slot.buffer for write in exchanges.writes}
+        others |= turning & {write.slot.buffer for act in computes for write in act.writes}
+        others |= turning & {each.slot.buffer for each in accesses(round_) if each.slot.index is None}
     return frozenset(turning - others)
 
 
@@ -73,7 +71,7 @@ class _Elision:
                 continue
             if isinstance(segment, Reduction) and self.tree(segment):
                 continue
-            for number, round_ in enumerate(segment.all_rounds):
+            for number, round_ in enumerate(segment.rounds):
                 self.forget(segment.start + number)
                 self.round(round_)
         self.forget(len(self.schedule.rounds))
@@ -114,8 +112,9 @@ class _Elision:
         self.tasks += tasks
         if tree in self.memory.separate_sums:
             self.maps[tree.acc] = Lies(tree.sums, tree.roots)
-        elif tree.broadcast is not None:
-            self.exchanges(tree.broadcast)
+        else:
+            for round_ in tree.broadcast:
+                self.exchanges(round_)
         return True
 
     def round(self, round_: Round) -> None:
@@ -260,7 +259,7 @@ class _Elision:
         for number in range(slots):
             rows, where = lies.rows[number::slots], None
             if (rows < 0).any():
-                where = Cores("x", np.where(rows.reshape(mesh.shape) < 0, -1, np.arange(mesh.shape[1])))
+                where = Cores.of(*np.divmod(np.flatnonzero(rows >= 0), mesh.shape[1]), paired=True)
             op = Local(
                 "copy", (Slot(name, number),), (Slot(lies.buffer),), {"size": self.memory.buffers[name].numel}, where
             )

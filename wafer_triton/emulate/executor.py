@@ -106,8 +106,7 @@ class Executor(Planner):
         """Raise BackendError if the device cannot hold the buffers `fresh`, which are about to be allocated."""
         if not self.on_gpu:
             return
-        numbers = ((torch_dtype(buffer.dtype).itemsize, buffer.slots * buffer.numel) for buffer in fresh)
-        need = schedule.mesh.cores * sum(size * count for size, count in numbers)
+        need = schedule.mesh.cores * sum(buffer.bytes for buffer in fresh)
         rows, cols = schedule.mesh.shape
         if need > free_bytes(self.device):
             POOL.clear()  # memory of programs at rest

@@ -97,7 +97,7 @@ class TreeTask(LaunchPart):
     @property
     def what(self) -> str:
         """The name of the task in a record."""
-        return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * bool(self.spans)
+        return f"reduce tree, {self.tree.count} rounds" + ", broadcast" * bool(self.spans)
 
     @property
     def outs(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
 import torch
 
 from wafer_triton.device.mesh import Mesh
@@ -34,14 +33,8 @@ Cut = tuple[str, tuple[int, ...]]  # the pattern by which a whole tensor is cut 
 class Segment:
     """Consecutive rounds of a schedule, of which the first has number `start`; they run one by one."""
 
-    mesh: Mesh
     start: int
     rounds: tuple[Round, ...]
-
-    @property
-    def all_rounds(self) -> tuple[Round, ...]:
-        """All rounds of the segment."""
-        return self.rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +60,18 @@ class Products(Segment):
 
 @dataclass(frozen=True, eq=False)
 class Reduction(Segment):
-    """Reduce trees over buffer `acc`, combined by operation `op`; then the `broadcast` of the sums, if any.
+    """Reduce trees over buffer `acc`, combined by operation `op`, in `count` rounds; then the sums' broadcast, if any.
 
     A core combines the messages of its children, then sends to its parent. Index arrays are [cores]:
     `parent`: the receiver of a core's message, -1 for a root.
     `slot`: the place of that message among those of its parent, in the order in which they are combined.
     `children`: how many messages a core receives.
-    `send_round`: the round of the segment in which a core sends; for a root the number of rounds.
+    `send_round`: the round of the segment in which a core sends; for a root `count`.
     `roots`: the root of a core's tree.
     With `once` the next round copies sums of roots, and no later one reads the tile of any core.
     """
 
+    count: int
     acc: str
     op: str
     parent: Index
@@ -85,13 +79,12 @@ class Reduction(Segment):
     children: Index
     send_round: Index
     roots: Index
-    broadcast: Round | None = None
-    once: bool = False
+    once: bool
 
     @property
-    def all_rounds(self) -> tuple[Round, ...]:
-        """The rounds of the tree, then its broadcast."""
-        return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
+    def broadcast(self) -> tuple[Round, ...]:
+        """The round that sends the sums to all cores of their trees; none without one."""
+        return self.rounds[self.count :]
 
     @property
     def sums(self) -> str:
@@ -226,13 +219,12 @@ class Memory:
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
 
-    def row_numbers(self, slot: Slot, cores: Index) -> Index:
-        """Return the indices of the rows of `rows(slot)` that hold this slot of some cores."""
-        return cores if slot.index is None else slot.cells(self.mesh, self.buffers[slot.buffer].slots, cores)
-
     def rows_of(self, tile_map: TileMap, cores: Index) -> Index:
-        """Return the rows of `rows(tile_map.slot)` that hold the tiles of some cores."""
-        return self.row_numbers(tile_map.slot, cores) if tile_map.base is None else tile_map.base[cores]
+        """Return the rows of `rows(tile_map.slot)` that hold the tiles of some cores; -1 as in `TileMap`."""
+        slot = tile_map.slot
+        if tile_map.base is not None:
+            return tile_map.base[cores]
+        return cores if slot.index is None else slot.cells(self.mesh, self.buffers[slot.buffer].slots, cores)
 
     def index(self, values: torch.Tensor, any_length: bool = False) -> list[torch.Tensor]:
         """Return a list with `values` as its one item, which another schedule may replace until a step reads it.
@@ -258,7 +250,3 @@ class TileMap:
 
     slot: Slot
     base: Index | None = None
-
-    def homes(self, mesh: Mesh) -> Index:
-        """Return [cores]: the core whose memory holds each core's tile, of a buffer with one slot; -1 as in `base`."""
-        return np.arange(mesh.cores) if self.base is None else self.base

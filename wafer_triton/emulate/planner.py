@@ -37,7 +37,7 @@ class Planner(ABC):
 
     graphs = False  # whether `capture` records CUDA graphs
 
-    def __init__(self, device: str, *, exchange: str = "explicit", poison: bool = False) -> None:
+    def __init__(self, device: str = "cpu", *, exchange: str = "explicit", poison: bool = False) -> None:
         if exchange not in EXCHANGES:
             raise BackendError(f"exchange {shown(exchange)}: choose one of {', '.join(EXCHANGES)}")
         self.device, self.exchange, self.poison = device, exchange, poison
@@ -61,7 +61,7 @@ class Planner(ABC):
             if fused is not None:
                 tasks += fused
                 continue
-            for round_ in segment.all_rounds:
+            for round_ in segment.rounds:
                 if round_ not in planned:
                     planned[round_] = self.round(memory, round_)
                 tasks += planned[round_]
@@ -168,7 +168,7 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
         fault = f"of {values.dtype}; give its real part" if values.is_complex() else WITHOUT_VALUES
         raise DtypeError(f"{schedule.name}: buffer {buffer.name!r} is given a tensor {fault}")
     given = values.shape[2:]
-    fits = given.numel() == shape[2] and (given == buffer.tile or _same_form(buffer, given))
+    fits = given.numel() == shape[2] and _same_form(buffer, given)
     if values.shape[:2] != shape[:2] or not fits:
         raise ShapeError(
             f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "

@@ -108,12 +108,10 @@ class Program:
     @cached_property
     def _overwritten(self) -> frozenset[str]:
         """The inputs that rounds overwrite, and outputs with values at the start."""
-        stay = ("weight", "cache", "state")
         every = frozenset[str]().union(*(written(one.round) for one in self.schedule.rounds.distinct()))
-        roles = {name: self.schedule.buffers[name].role for name in every}
-        return frozenset(
-            name for name in every if roles[name] == "input" or (name in self.given and roles[name] not in stay)
-        )
+        inputs = {name for name, buffer in self.schedule.buffers.items() if buffer.role == "input"}
+        outputs = {name for name in self.given if not self.schedule.buffers[name].given}
+        return every & (inputs | outputs)
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on; with `tables` one that differs from the bound one in indices alone.

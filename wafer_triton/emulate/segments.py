@@ -52,10 +52,10 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
             fused = _products(schedule, start, step, after)
         elif isinstance(step, steps.Tree):
             fused = _trees(schedule, start, step, after, later)
-        fused = fused or [Segment(schedule.mesh, start, rounds)]
+        fused = fused or [Segment(start, rounds)]
         yield from fused
-        start += len(fused[0].all_rounds)
-        if len(fused[0].all_rounds) > len(rounds):
+        start += len(fused[0].rounds)
+        if len(fused[0].rounds) > len(rounds):
             later.popleft()
 
 
@@ -80,13 +80,11 @@ def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | N
     passed = tuple(_order(moves) for moves in (over_b, over_a) if square)
     rings = passed if tuple(map(len, passed)) == shape else None
     params = dict(product.params)
-    add, rounds = bool(params.pop("add", False)), ring.rounds
-    out = _rounding_target(schedule, start + ring.count, after, c.buffer) if after else None
-    if after is None or out is None or out in moving:
-        out = c.buffer
-    else:
-        rounds += (after,)
-    return [Products(mesh, start, rounds, ring.count, c.buffer, out, a, b, add, params, (over_a, over_b), rings)]
+    add, rounds, out = bool(params.pop("add", False)), ring.rounds, c.buffer
+    target = None if after is None else _rounding_target(schedule, start + ring.count, after, out)
+    if after and target and target not in moving:
+        rounds, out = (*rounds, after), target
+    return [Products(start, rounds, ring.count, c.buffer, out, a, b, add, params, (over_a, over_b), rings)]
 
 
 def _order(moves: Moves) -> Index:
@@ -131,8 +129,8 @@ def _trees(
     broadcasts = {} if after is None else _broadcasts(step.parts, after, parent, roots, mesh)
     return [
         Reduction(
-            mesh, start, replace(step, parts=(part,)).rounds, part.acc.buffer, step.op, parent, slot, children, sent,
-            roots, broadcasts.get(part.acc), _read_once(schedule, part.acc.buffer, parent, later),
+            start, replace(step, parts=(part,)).rounds + broadcasts.get(part.acc, ()), step.count, part.acc.buffer,
+            step.op, parent, slot, children, sent, roots, _read_once(schedule, part.acc.buffer, parent, later),
         )
         for part in step.parts
     ]  # fmt: skip
@@ -170,7 +168,7 @@ def _links(stages: steps.Stages, mesh: Mesh) -> tuple[Index, Index, Index, Index
 
 def _broadcasts(
     parts: Sequence[steps.Part], after: Round, parent: Index, roots: Index, mesh: Mesh
-) -> dict[Slot, Round]:
+) -> dict[Slot, tuple[Round]]:
     """Return for each buffer the exchanges of round `after` that send roots' sums to all other cores of their trees.
 
     None at all if the round does anything else.
@@ -183,4 +181,4 @@ def _broadcasts(
         senders, receivers = np.concatenate(ends, axis=1) if ends else (parent, parent)
         if not np.array_equal(np.sort(receivers), np.flatnonzero(parent >= 0)) or (roots[receivers] != senders).any():
             return {}
-    return {acc: replace(after, exchanges=exchanges) for acc, exchanges in sent.items()}
+    return {acc: (replace(after, exchanges=exchanges),) for acc, exchanges in sent.items()}

@@ -23,7 +23,6 @@ Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
-CPU = torch.device("cpu")
 CACHE_LINE = 64  # bytes
 CACHED_ELEMENTS = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a processor's cache
 GATHERED_ELEMENTS = 2**15  # elements of a that are gathered at once: small meshes pay by the call, not by the byte
@@ -31,9 +30,6 @@ GATHERED_ELEMENTS = 2**15  # elements of a that are gathered at once: small mesh
 
 class TorchExecutor(Executor):
     """Runs schedules with torch on `device` ("cpu" or a CUDA device)."""
-
-    def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
-        super().__init__(device, exchange=exchange, poison=poison)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         dst, rewritten = TileMap(exchanges[0].dst), memory.tables is not None
@@ -57,10 +53,11 @@ class TorchExecutor(Executor):
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Reduction):
-            messages = [self._combine(memory, one, segment.op) for round_ in segment.rounds for one in round_.exchanges]
+            exchanges = [one for round_ in segment.rounds[: segment.count] for one in round_.exchanges]
+            messages = [self._combine(memory, one, segment.op) for one in exchanges]
             steps = [step for step in messages if step is not None]
-            sends = segment.broadcast if self.exchange == "explicit" else None
-            sent = [] if sends is None else self.round(memory, sends)
+            sends = segment.broadcast if self.exchange == "explicit" else ()
+            sent = [task for round_ in sends for task in self.round(memory, round_)]
             return steps + sent if len(steps) == len(messages) else None
         return self._ring_windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
 
@@ -70,18 +67,16 @@ class TorchExecutor(Executor):
         The tiles of b are copied once, in ring order and nearly twice, so that each round multiplies by a window of
         that copy.
         """
-        names = (a.slot.buffer, b.slot.buffer, run.c)
-        fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
+        tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
+        fp32 = all(tiles.dtype == torch.float32 and tiles.is_cpu for tiles in (tiles_a, tiles_b, c))
         # BLAS may order a sum by where the result lies in a cache line: it must lie there as in c's own memory
-        lines = memory.buffers[run.c].numel * torch.float32.itemsize % CACHE_LINE == 0
-        if run.rings is None or not fp32 or not lines:
+        if run.rings is None or not fp32 or c.shape[1] * c.itemsize % CACHE_LINE:
             return None
         side = run.count
         cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
-        ring_order = torch.from_numpy(b.homes(memory.mesh)[np.concatenate([cores[1:], cores])].ravel())
-        first_a, core_order = a.homes(memory.mesh)[cores], torch.from_numpy(cores.ravel())
+        ring_order = torch.from_numpy(memory.rows_of(b, np.concatenate([cores[1:], cores])).ravel())
+        first_a, core_order = memory.rows_of(a, cores), torch.from_numpy(cores.ravel())
         memory.workspace.begin()
-        tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
         together = max(1, min(side, GATHERED_ELEMENTS // tiles_a.numel()))  # rounds of a gather
         ring_b, rounds_a, total = (
             memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
@@ -155,11 +150,11 @@ class TorchExecutor(Executor):
         keeps = any(op.keeps(params, out.shape[-1], number) for number, out in enumerate(outs))
         rows, most = operands[0].shape[0], max(operand.numel() for operand in operands)
         size = max(1, rows * CACHED_ELEMENTS // max(most, 1))
-        steps, buffers = list[Task](), list[torch.Tensor]()
+        # the first slices are the largest
+        buffers = [memory.workspace.take(each[:size].numel() * (each.dtype != fp32), fp32) for each in operands]
+        steps = list[Task]()
         for start in range(0, rows, size):
             slices = [operand[start : start + size] for operand in operands]
-            if not buffers:  # the first slices are the largest
-                buffers = [memory.workspace.take(each.numel() * (each.dtype != fp32), fp32) for each in slices]
             wide = [
                 each if each.dtype == fp32 else buffer[: each.numel()].view(each.shape)
                 for each, buffer in zip(slices, buffers, strict=True)

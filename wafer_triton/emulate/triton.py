@@ -114,15 +114,13 @@ class TritonExecutor(Executor):
         """Return the operands and tables of messages; equal moves share a row of ends, unless tables are rewritten."""
         rewritten, along_x = memory.tables is not None, messages.axis == "x"
         lines, length = memory.mesh.shape[:: 1 if along_x else -1]
-        operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
+        operands, places, routes = dict[object, Operand](), list[tuple[int, ...]](), list[Index]()
         ends, rows = list[Index](), dict[object, int]()
 
         def place(x: Operand) -> tuple[int, int]:
-            number = next((at for at, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index), None)
-            if number is None:
-                number = len(operands)
-                operands.append(x._replace(offset=0))
-            return number, x.offset // messages.size
+            memory_of = id(x.tensor), id(x.index)
+            operands.setdefault(memory_of, x._replace(offset=0))
+            return list(operands).index(memory_of), x.offset // messages.size
 
         for moves, src, dst in messages.steps:
             ways, route = (*place(src), *place(dst)), None
@@ -148,7 +146,7 @@ class TritonExecutor(Executor):
         put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]
         tables = put(np.array(places)), put(np.stack(routes)), put(all_ends)
         strides = (length, 1) if along_x else (1, lines)
-        return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
+        return Copies(tuple(operands.values()), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         kernel, where = table.find(op.op), None if op.where is None else op.cores(memory.mesh)
@@ -172,17 +170,16 @@ class TritonExecutor(Executor):
         return self._tree(memory, segment) if isinstance(segment, Reduction) else None
 
     def _tree(self, memory: Memory, tree: Reduction) -> list[Task]:
-        one_slot = memory.buffers[tree.acc].slots == 1  # a tile map has the tiles of one slot
-        if self.exchange == "elided" and tree.broadcast is not None and memory.tables is None and one_slot:
-            fold_step = fuse.as_fold(tree, memory.buffers[tree.acc].numel)
-            if fold_step is not None:
-                memory.scratch_like(tree.acc, tree.sums).fill_(self.unwritten)
-                memory.separate_sums.add(tree)
-                return [fold_step]
-        if self.exchange == "elided" or tree.broadcast is None:
+        acc = memory.buffers[tree.acc]
+        mapped = self.exchange == "elided" and tree.broadcast and memory.tables is None
+        if mapped and acc.slots == 1 and (folded := fuse.as_fold(tree, acc.numel)):  # a tile map has those of one slot
+            memory.scratch_like(tree.acc, tree.sums).fill_(self.unwritten)
+            memory.separate_sums.add(tree)
+            return [folded]
+        if self.exchange == "elided" or not tree.broadcast:
             return [TreeTask(tree)]
         spans = fuse.tree_spans(tree.roots)
-        return [TreeTask(tree, spans), *(() if spans else self.round(memory, tree.broadcast))]
+        return [TreeTask(tree, spans), *(() if spans else self.round(memory, *tree.broadcast))]
 
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
         all_ops = [task.op for task in tasks if isinstance(task, LocalTask)]
@@ -299,9 +296,10 @@ class TritonExecutor(Executor):
             for hand, shift, name in zip(hands, run.shifts, space, strict=True):
                 slots = [Slot(name, number) for number in range(window)]
                 stay = replace(shift, send=shift.recv)
-                steps = [(shift, slots[t % window - 1], slots[t % window]) for t in range(max(begin, 1), end)]
-                if begin == 0:
-                    steps.insert(0, (stay, hand[0], slots[0]))
+                steps = [
+                    (shift if t else stay, slots[t % window - 1] if t else hand[0], slots[t % window])
+                    for t in range(begin, end)
+                ]
                 if end == run.count:
                     last = slots[(end - 1) % window]
                     steps += [(stay, last, hand[(end - 1) % 2]), (shift, last, hand[end % 2])]
@@ -318,12 +316,11 @@ class TritonExecutor(Executor):
         if run.rings is None or run.params.get("heads", 1) > 1:
             return None
         rows, cols = run.rings
-        side = np.arange(len(rows))
-        shape = memory.mesh.shape
+        side = len(rows)
         # [position, label]: the core that holds the tile with this label for this row, or column
-        back = (side[None, :] - side[:, None]) % len(side)
-        of_a = a.homes(memory.mesh).reshape(shape)[rows[:, None], cols[back]]
-        of_b = b.homes(memory.mesh).reshape(shape)[rows[back], cols[:, None]]
+        back = (np.arange(side) - np.arange(side)[:, None]) % side
+        of_a = memory.rows_of(a, rows[:, None] * side + cols[back])
+        of_b = memory.rows_of(b, rows[back] * side + cols[:, None])
         c, out = (self._operand(memory, Slot(name)) for name in (run.c, run.out))
         x, y = (self._operand(memory, each.slot) for each in (a, b))
         tables = self._table(memory, rows), self._table(memory, cols)
@@ -343,7 +340,7 @@ class TritonExecutor(Executor):
         varies = memory.tables is not None and buffer.slots > 1 and slot.index is not None
         if base is None and slot.is_fixed and not varies:
             return Operand(tensor, int(slot.index or 0) * buffer.numel, buffer.slots * buffer.numel)
-        rows = memory.row_numbers(slot, np.arange(memory.mesh.cores)) if base is None else base
+        rows = memory.rows_of(TileMap(slot, base), np.arange(memory.mesh.cores))
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:

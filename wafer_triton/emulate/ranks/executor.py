@@ -98,12 +98,10 @@ class DistributedExecutor(Executor):
     def plan_scatter(
         self, schedule: Schedule, name: str, memory: torch.Tensor, cut: Cut
     ) -> Callable[[torch.Tensor], object]:
-        def fill(tensor: torch.Tensor) -> None:
-            memory.copy_(
-                self.local_tiles(schedule, schedule.buffers[name], scatter(tensor, schedule.mesh, cut[0]).tiles)
-            )
-
-        return fill
+        buffer = schedule.buffers[name]
+        return lambda tensor: memory.copy_(
+            self.local_tiles(schedule, buffer, scatter(tensor, schedule.mesh, cut[0]).tiles)
+        )
 
     def plan_gather(self, schedule: Schedule, memory: torch.Tensor, cut: Cut) -> Callable[[], torch.Tensor]:
         made = sharding(*cut, schedule.mesh.shape)
@@ -158,7 +156,7 @@ class DistributedExecutor(Executor):
         owner, steps, lie = self.shard(memory.mesh).partition.owner, list[Task](), list[list[Index]]()
         for number, (tile_map, moves) in enumerate(zip(ins, segment.shifts, strict=True)):
             send, recv = moves.ends(memory.mesh)
-            homes, gives = [tile_map.homes(memory.mesh)], send[recv.argsort()]
+            homes, gives = [memory.rows_of(tile_map, np.arange(memory.mesh.cores))], send[recv.argsort()]
             for _ in range(1, segment.count):
                 homes.append(homes[-1][gives])
             reads = np.zeros((self.ranks, memory.mesh.cores), bool)
