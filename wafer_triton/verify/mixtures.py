@@ -160,9 +160,7 @@ def _pass_output(
     regions = regions_of(block)
     ups, downs = (weights.reshape(-1, *weights.shape[-2:]) for weights in (wgu, wdown))  # [slots, rows, columns]
     passing = slots.where(ranks // regions.capacity == number, -1)
-    y = _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, block.mesh.shape[1] // regions.side)
-    # a routing in which rounding may decide is NaN throughout
-    return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
+    return _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, block.mesh.shape[1] // regions.side)
 
 
 FORMULAS: dict[SubLayer, Formula] = {
