@@ -53,7 +53,6 @@ class Kind(NamedTuple):
     lines: Index
     circuits: Index
     colours: Index  # [circuits, lines] or [circuits, 1]
-    routers: Index  # circuits that touch each router of a line, and colours that suffice it, [2, along]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,28 +64,22 @@ class Lines:
     low: Index  # the first and the last router of each circuit
     high: Index
     kinds: list[Kind]
-    sides: Sides
+    routers: Index  # circuits that touch each router, and colours that suffice it, [2, lines, along]
 
     @property
     def circuits(self) -> list[Circuit]:
         """All circuits by number."""
-        return _circuits(self.codes, self.several, self.sides.along)
+        along = self.routers.shape[2]
+        several = {code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in self.several.items()}
+        return [several.get(code) or (code // along, (code % along,)) for code in self.codes.tolist()]
 
     @property
     def colour(self) -> Index:
         """The colour of each circuit on each line (-1: it is not there), [circuits, lines]."""
-        colour = np.full((len(self.codes), self.sides.across // self.sides.fold_across), -1)
+        colour = np.full((len(self.codes), self.routers.shape[1]), -1)
         for kind in self.kinds:
             colour[np.ix_(kind.circuits, kind.lines)] = kind.colours
         return colour
-
-    @property
-    def routers(self) -> Index:
-        """How many circuits touch each router, and how many colours suffice it, [2, lines, along]."""
-        found = np.zeros((2, self.sides.across // self.sides.fold_across, self.sides.along), np.int64)
-        for kind in self.kinds:
-            found[:, kind.lines] = kind.routers[:, None]
-        return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,13 +176,15 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]]) -> Lines
     members: dict[tuple[bytes, bytes], list[int]] = {}
     for at, (held, alone) in enumerate(zip(np.ascontiguousarray(has.T), each, strict=True)):
         members.setdefault((held.tobytes(), alone.tobytes()), []).append(at)
-    kinds = list[Kind]()
+    kinds, routers = list[Kind](), np.zeros((2, across, sides.along), np.int64)
     for (patterns, _), lines in members.items():
         here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool)))]
         numbers = np.searchsorted(used, np.unique(np.concatenate(here)))
         numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
-        kinds.append(Kind(np.array(lines), numbers, *_first_fit(low[numbers], high[numbers], sides.along)))
-    return Lines(used, several, low, high, kinds, sides)
+        colours, of_line = _first_fit(low[numbers], high[numbers], sides.along)
+        kinds.append(Kind(np.array(lines), numbers, colours))
+        routers[:, lines] = of_line[:, None]
+    return Lines(used, several, low, high, kinds, routers)
 
 
 def _codes(moves: Moves, sides: Sides, several: Multicasts) -> tuple[Index, Index]:
@@ -205,14 +200,8 @@ def _codes(moves: Moves, sides: Sides, several: Multicasts) -> tuple[Index, Inde
     return line, codes
 
 
-def _circuits(codes: Index, several: Multicasts, along: int) -> list[Circuit]:
-    """Return the circuits of codes."""
-    multicasts = {code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in several.items()}
-    return [multicasts.get(code) or (code // along, (code % along,)) for code in codes.tolist()]
-
-
 def _first_fit(low: Index, high: Index, along: int) -> tuple[Index, Index]:
-    """Return the colours of a line's circuits by left ends, and `Kind.routers`."""
+    """Return the colours of a line's circuits by left ends, and its `Lines.routers`, [2, along]."""
     chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
     top = np.zeros(along, np.int64)
     for first, last in zip(low.tolist(), high.tolist(), strict=True):

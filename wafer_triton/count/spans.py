@@ -47,14 +47,9 @@ class Spans:
     high: Index
 
     @cached_property
-    def hops(self) -> int:
-        """Links of the longest move."""
-        return int((self.high - self.low).max(initial=0))
-
-    @property
-    def crossings(self) -> int:
-        """Links that all tiles cross: a link that two tiles cross counts twice."""
-        return int((self.high - self.low).sum())
+    def hops(self) -> Index:
+        """Links that each tile crosses."""
+        return self.high - self.low
 
     @property
     def ends(self) -> tuple[Index, Index]:
@@ -135,12 +130,10 @@ def joined(many: Sequence[Moves], across: int) -> Moves:
     length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
     alike, codes = all(moves.lines is None for moves in many), list[Index]()
     for moves in many:
-        pairs = moves.send * length + moves.recv
-        lines = np.arange(across) if moves.lines is None else moves.lines
-        of_line = lines if moves.paired else lines[:, None]
-        codes.append(pairs if alike else (of_line * length**2 + pairs).ravel())
-    line, pair = np.divmod(np.unique(np.concatenate(codes)), length**2)
-    send, recv = np.divmod(pair, length)
+        lines = np.arange(1 if alike else across) if moves.lines is None else moves.lines
+        messages = lines if moves.paired else lines[:, None], moves.send, moves.recv
+        codes.append(np.ravel_multi_index(messages, (across, length, length)).ravel())
+    line, send, recv = np.unravel_index(np.unique(np.concatenate(codes)), (across, length, length))
     return Moves(many[0].axis, send, recv) if alike else Moves(many[0].axis, send, recv, line, paired=True)
 
 
