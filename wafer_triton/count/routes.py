@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -30,13 +31,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.spans import Sides, on_lines, sends, starts
+from wafer_triton.count.spans import Sides, by_sender, on_lines, sends, starts
 from wafer_triton.count.times import Turn, Turns, along
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.schedule.steps import Loop, Rounds, Step
+from wafer_triton.schedule.steps import Rounds, occurrences
 from wafer_triton.text.quantity import Legend, unit
 from wafer_triton.text.table import Result, Table
 
@@ -52,7 +53,6 @@ class Kind(NamedTuple):
     lines: Index
     circuits: Index
     colours: Index  # [circuits, lines] or [circuits, 1]
-    routers: Index  # circuits that touch each router of a line, and colours that suffice it, [2, along]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,28 +64,22 @@ class Lines:
     low: Index  # the first and the last router of each circuit
     high: Index
     kinds: list[Kind]
-    sides: Sides
+    routers: Index  # circuits that touch each router, and colours that suffice it, [2, lines, along]
 
     @property
     def circuits(self) -> list[Circuit]:
         """All circuits by number."""
-        return _circuits(self.codes, self.several, self.sides.along)
+        along = self.routers.shape[2]
+        several = {code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in self.several.items()}
+        return [several.get(code) or (code // along, (code % along,)) for code in self.codes.tolist()]
 
     @property
     def colour(self) -> Index:
         """The colour of each circuit on each line (-1: it is not there), [circuits, lines]."""
-        colour = np.full((len(self.codes), self.sides.across // self.sides.fold_across), -1)
+        colour = np.full((len(self.codes), self.routers.shape[1]), -1)
         for kind in self.kinds:
             colour[np.ix_(kind.circuits, kind.lines)] = kind.colours
         return colour
-
-    @property
-    def routers(self) -> Index:
-        """How many circuits touch each router, and how many colours suffice it, [2, lines, along]."""
-        found = np.zeros((2, self.sides.across // self.sides.fold_across, self.sides.along), np.int64)
-        for kind in self.kinds:
-            found[:, kind.lines] = kind.routers[:, None]
-        return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,17 +142,10 @@ _COLOURS: dict[tuple[tuple[int, int], tuple[int, int], bytes], int] = {}
 
 def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
     """Return the different moves of a schedule, in order, by the turns of the lines."""
-    found = dict[Turns, dict[Moves, None]]()
-
-    def collect(steps: Iterable[Step], turns: Turns) -> None:
-        for step in steps:
-            if isinstance(step, Loop):
-                collect(step.body, turns if step.lines is None else (Turn.of(step), *turns))
-            else:
-                moves = [one for one, _ in sends(step, schedule.mesh)] if isinstance(step, Round) else step.moves
-                found.setdefault(turns, {}).update(dict.fromkeys(moves))
-
-    collect(schedule.rounds.steps, ())
+    found = defaultdict[Turns, dict[Moves, None]](dict)
+    for _, step, _, turning in occurrences(schedule.rounds.steps):
+        moves = [one for one, _ in sends(step, schedule.mesh)] if isinstance(step, Round) else step.moves
+        found[tuple(map(Turn.of, turning))].update(dict.fromkeys(moves))
     return found
 
 
@@ -166,15 +153,13 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]]) -> Lines
     """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
     sides, several, every = Sides.of(mesh, axis), Multicasts(), list(moved)
     across = sides.across // sides.fold_across
-    alike = on_lines(sides, ((moves, turns, 1) for moves, turns in every if not moves.paired))
-    codes = [_codes(line, mesh, several)[1] for line in alike]
-    has = np.zeros((len(codes), across), bool)
-    for own, weights in zip(has, alike.values(), strict=True):
-        own[:] = weights.reshape(-1, sides.fold_across).any(1)
+    alike, weights = on_lines(sides, [(moves, turns, 1) for moves, turns in every if not moves.paired])
+    codes = [_codes(line, sides, several)[1] for line in alike]
+    has = weights.reshape(len(alike), across, sides.fold_across).any(2)
     apart = [np.zeros((2, 0), np.int64)]  # lines and codes of circuits that lines have for themselves
     for moves, turns in every:
         if moves.paired:
-            line, own = _codes(moves, mesh, several)
+            line, own = _codes(moves, sides, several)
             for turn in along(axis, turns)[0]:
                 where = np.argsort(turn.all(), 1)  # each line of the first time is in every time
                 line, own = where[:, line].ravel(), np.tile(own, turn.times)
@@ -191,30 +176,21 @@ def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]]) -> Lines
     members: dict[tuple[bytes, bytes], list[int]] = {}
     for at, (held, alone) in enumerate(zip(np.ascontiguousarray(has.T), each, strict=True)):
         members.setdefault((held.tobytes(), alone.tobytes()), []).append(at)
-    kinds = list[Kind]()
+    kinds, routers = list[Kind](), np.zeros((2, across, sides.along), np.int64)
     for (patterns, _), lines in members.items():
         here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool)))]
         numbers = np.searchsorted(used, np.unique(np.concatenate(here)))
         numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
-        kinds.append(Kind(np.array(lines), numbers, *_first_fit(low[numbers], high[numbers], sides.along)))
-    return Lines(used, several, low, high, kinds, sides)
+        colours, of_line = _first_fit(low[numbers], high[numbers], sides.along)
+        kinds.append(Kind(np.array(lines), numbers, colours))
+        routers[:, lines] = of_line[:, None]
+    return Lines(used, several, low, high, kinds, routers)
 
 
-def _codes(moves: Moves, mesh: Mesh, several: Multicasts) -> tuple[Index, Index]:
-    """Return line (0 if moves are not paired) and code of each circuit: start * along + receiver, or a multicast's own.
-
-    A tile that stays in its physical core needs no circuit.
-    """
-    sides = Sides.of(mesh, moves.axis)
-    length = sides.along * sides.fold
-    sender = moves.send + moves.lines * length if moves.paired and moves.lines is not None else moves.send
-    goes = np.flatnonzero(moves.send // sides.fold != moves.recv // sides.fold)
-    order = goes[np.argsort(sender[goes], kind="stable")]
-    sender, end = sender[order], moves.recv[order] // sides.fold
-    first = starts(sender)
-    line, position = np.divmod(sender[first], length)
-    start = position // sides.fold
-    codes, last = start * sides.along + end[first], np.append(first[1:], len(sender))
+def _codes(moves: Moves, sides: Sides, several: Multicasts) -> tuple[Index, Index]:
+    """Return line (see `by_sender`) and code of each circuit: start * along + receiver, or a multicast's own."""
+    line, start, end, first = by_sender(moves, sides)
+    codes, last = start * sides.along + end[first], np.append(first[1:], len(end))
     for number in np.flatnonzero(last - first > 1).tolist():
         receivers = end[first[number] : last[number]]
         receivers = receivers[starts(receivers)] if sides.fold > 1 else receivers
@@ -224,14 +200,8 @@ def _codes(moves: Moves, mesh: Mesh, several: Multicasts) -> tuple[Index, Index]
     return line, codes
 
 
-def _circuits(codes: Index, several: Multicasts, along: int) -> list[Circuit]:
-    """Return the circuits of codes."""
-    multicasts = {code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in several.items()}
-    return [multicasts.get(code) or (code // along, (code % along,)) for code in codes.tolist()]
-
-
 def _first_fit(low: Index, high: Index, along: int) -> tuple[Index, Index]:
-    """Return the colours of a line's circuits by left ends, and `Kind.routers`."""
+    """Return the colours of a line's circuits by left ends, and its `Lines.routers`, [2, along]."""
     chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
     top = np.zeros(along, np.int64)
     for first, last in zip(low.tolist(), high.tolist(), strict=True):

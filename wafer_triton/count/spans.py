@@ -47,14 +47,9 @@ class Spans:
     high: Index
 
     @cached_property
-    def hops(self) -> int:
-        """Links of the longest move."""
-        return int((self.high - self.low).max(initial=0))
-
-    @property
-    def crossings(self) -> int:
-        """Links that all tiles cross: a link that two tiles cross counts twice."""
-        return int((self.high - self.low).sum())
+    def hops(self) -> Index:
+        """Links that each tile crosses."""
+        return self.high - self.low
 
     @property
     def ends(self) -> tuple[Index, Index]:
@@ -73,26 +68,30 @@ class Spans:
 def spans(moves: Moves, mesh: Mesh) -> Spans:
     """Return the links that tiles cross; a tile that stays in its physical core has no entry."""
     sides = Sides.of(mesh, moves.axis)
-    send, end, length = moves.send, moves.recv // sides.fold, sides.along * sides.fold
-    sender = send if moves.lines is None or not moves.paired else moves.lines * length + send
-    low = high = end
-    if sender.size > 1 and (sender == sender[0]).all():  # one multicast to ascending receivers
-        low, high, sender, send = end[:1], end[-1:], sender[:1], send[:1]
-    elif (sender[1:] <= sender[:-1]).any():  # else each has one receiver
-        order = np.argsort(sender, kind="stable")
-        first = starts(sender[order])
-        low, high = (farthest.reduceat(end[order], first) for farthest in (np.minimum, np.maximum))
-        sender, send = sender[order[first]], send[order[first]]
-    start = send // sides.fold
+    line, start, end, first = by_sender(moves, sides)
+    low, high = (farthest.reduceat(end, first) for farthest in (np.minimum, np.maximum))
     up, down = (high > start).nonzero()[0], (low < start).nonzero()[0]
-    goes = np.concatenate([up, down])
     return Spans(
         sides.along,
-        sender[goes] // length if moves.paired else None,
+        line[np.concatenate([up, down])] if moves.paired else None,
         np.repeat([0, 1], [up.size, down.size]),
         np.concatenate([start[up], low[down]]),
         np.concatenate([high[up], start[down]]),
     )
+
+
+def by_sender(moves: Moves, sides: Sides) -> tuple[Index, Index, Index, Index]:
+    """Return line (0 if moves are not paired) and position of each logical sender, all receivers, and its first one.
+
+    Positions are physical. A tile that stays in its physical core is left out.
+    """
+    length = sides.along * sides.fold
+    sender = moves.send + moves.lines * length if moves.paired and moves.lines is not None else moves.send
+    goes = (moves.send // sides.fold != moves.recv // sides.fold).nonzero()[0]
+    order = goes[np.argsort(sender[goes], kind="stable")]
+    sender, end = sender[order], moves.recv[order] // sides.fold
+    first = starts(sender)
+    return sender[first] // length, moves.send[order[first]] // sides.fold, end, first
 
 
 def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
@@ -131,12 +130,10 @@ def joined(many: Sequence[Moves], across: int) -> Moves:
     length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
     alike, codes = all(moves.lines is None for moves in many), list[Index]()
     for moves in many:
-        pairs = moves.send * length + moves.recv
-        lines = np.arange(across) if moves.lines is None else moves.lines
-        of_line = lines if moves.paired else lines[:, None]
-        codes.append(pairs if alike else (of_line * length**2 + pairs).ravel())
-    line, pair = np.divmod(np.unique(np.concatenate(codes)), length**2)
-    send, recv = np.divmod(pair, length)
+        lines = np.arange(1 if alike else across) if moves.lines is None else moves.lines
+        messages = lines if moves.paired else lines[:, None], moves.send, moves.recv
+        codes.append(np.ravel_multi_index(messages, (across, length, length)).ravel())
+    line, send, recv = np.unravel_index(np.unique(np.concatenate(codes)), (across, length, length))
     return Moves(many[0].axis, send, recv) if alike else Moves(many[0].axis, send, recv, line, paired=True)
 
 
@@ -169,23 +166,20 @@ def lines_of(moves: Moves, mesh: Mesh) -> int:
     return Sides.of(mesh, moves.axis).across if moves.lines is None else len(moves.lines)
 
 
-def on_lines(sides: Sides, moved: Iterable[tuple[Moves, Turns, int]]) -> dict[Moves, Index]:
-    """Return moves that differ on a line, and for each the sum of its weights on every logical line over all times.
+def on_lines(sides: Sides, moved: Sequence[tuple[Moves, Turns, int]]) -> tuple[list[Moves], Index]:
+    """Return moves that differ on a line, and the sums of their weights over all times, [moves, logical lines].
 
     The moves are along one axis, and not paired; of several that differ in lines alone the first is there.
     """
-    first, in_turn, total = dict[object, Moves](), defaultdict[Turns, dict[object, Index]](dict), dict[Moves, Index]()
+    first: dict[object, tuple[int, Moves]] = {}
+    for moves, _, _ in moved:
+        first.setdefault(moves.content[1:3], (len(first), moves))
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros((sides.across, len(first)), np.int64))
     for moves, turns, weight in moved:
         turns, times = along(moves.axis, turns)
-        ends = moves.content[1:3]
-        first.setdefault(ends, moves)
-        weights = in_turn[turns].setdefault(ends, np.zeros(sides.across, np.int64))
-        weights[slice(None) if moves.lines is None else moves.lines] += weight * times
-    for turns, alike in in_turn.items():
-        every = spread(turns, np.stack([*alike.values()], 1)).T if turns else alike.values()
-        for moves, weights in zip(map(first.__getitem__, alike), every, strict=True):
-            total[moves] = total[moves] + weights if moves in total else weights
-    return total
+        number, _ = first[moves.content[1:3]]
+        in_turn[turns][slice(None) if moves.lines is None else moves.lines, number] += weight * times
+    return [moves for _, moves in first.values()], spread(in_turn, np.zeros((sides.across, len(first)), np.int64)).T
 
 
 def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> tuple[Index, Index]:
@@ -195,8 +189,7 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     """
     every, sides = list(moved), Sides.of(crossed.mesh, axis)
     paired = [each for each in every if each[0].paired]
-    lines = on_lines(sides, (each for each in every if not each[0].paired))
-    weights = np.array([*lines.values()], np.int64).reshape(len(lines), sides.across)
+    lines, weights = on_lines(sides, [each for each in every if not each[0].paired])
     kind = np.arange(sides.across)
     if not paired:
         of_each, kind = _kinds(weights)
@@ -205,17 +198,14 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     for line, own in zip(lines, weights, strict=True):
         at, change = crossed.of(line).differences
         changes[at] += change * own
-    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes), {(): changes})
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes.T))
     for moves, turns, weight in paired:
         turns, times = along(axis, turns)
         tiles = crossed.of(moves)
         assert tiles.line is not None
         for end, sign in zip(tiles.ends, (1, -1), strict=True):
-            np.add.at(in_turn[turns], (end, tiles.line), sign * weight * times)
-    for turns, apart in in_turn.items():
-        if turns:
-            changes += spread(turns, apart.T).T
-    return changes.reshape(2, sides.along + 1, -1).cumsum(1), kind
+            np.add.at(in_turn[turns], (tiles.line, end), sign * weight * times)
+    return spread(in_turn, changes.T).T.reshape(2, sides.along + 1, -1).cumsum(1), kind
 
 
 def fullest(loads: Index, kind: Index, fold: int) -> int:

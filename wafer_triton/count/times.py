@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
@@ -51,8 +52,10 @@ Turns = tuple[Turn, ...]  # of the loops around a round, from the inside outward
 def occurrences(schedule: Schedule) -> Counter[tuple[Round, Turns]]:
     """Return the different rounds of the first time of all loops, in order, and how often each comes in every turn."""
     found = Counter[tuple[Round, Turns]]()
-    for _, round_, times, turning in steps.occurrences(schedule.rounds.steps):
-        found[round_, tuple(map(Turn.of, turning))] += times
+    for _, step, times, turning in steps.occurrences(schedule.rounds.steps):
+        turns = tuple(map(Turn.of, turning))
+        for round_ in step.rounds:
+            found[round_, turns] += times
     return found
 
 
@@ -67,13 +70,15 @@ def along(axis: str, turns: Turns) -> tuple[Turns, int]:
     return own, all_times(turns) // all_times(own)
 
 
-def spread(turns: Turns, weights: Index) -> Index:
-    """Return the sum over all times of weights [lines, ...] that move with the lines, by doubling the times."""
-    for turn in turns:
-        before, back, total = turn.before, np.arange(len(weights)), np.zeros_like(weights)
-        for bit in f"{turn.times:b}":
-            total, back = total + total[back], back[back]
-            if bit == "1":
-                total, back = weights + total[before], back[before]
-        weights = total
-    return weights
+def spread(in_turn: Mapping[Turns, Index], total: Index) -> Index:
+    """Return a total, and all weights [lines, ...] that move with the lines in their turns, by doubling the times."""
+    for turns, weights in in_turn.items():
+        for turn in turns:
+            before, back, first = turn.before, np.arange(len(weights)), weights
+            weights = np.zeros_like(weights)
+            for bit in f"{turn.times:b}":
+                weights, back = weights + weights[back], back[back]
+                if bit == "1":
+                    weights, back = first + weights[before], back[before]
+        total = total + weights
+    return total

@@ -107,7 +107,9 @@ class Traffic:
             busiest = fullest(sums, kind, fold)
             # the mean of a logical line, times their number on a physical one, but no more than the busiest
             mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
-            crossed = (size * lines_of(moves, self.mesh) * self.crossed.of(moves).crossings for moves, size in own)
+            crossed = (
+                size * lines_of(moves, self.mesh) * int(self.crossed.of(moves).hops.sum()) for moves, size in own
+            )
             loads.append((busiest, min(mean, float(busiest)), sum(crossed)))
         return _Walk(self.hops(run), tuple(loads))
 
@@ -129,19 +131,16 @@ class Traffic:
             longest = np.zeros(across, np.int64)
             for moves in together:
                 tiles, lines = self.crossed.of(moves), np.arange(across) if moves.lines is None else moves.lines
+                of_lines = (lines, tiles.hops.max(initial=0)) if tiles.line is None else (tiles.line, tiles.hops)
+                np.maximum.at(longest, *of_lines)
                 named.append(np.zeros(across, np.int64))
-                if tiles.line is None:
-                    longest[lines] = np.maximum(longest[lines], tiles.hops)
-                    named[-1][lines] = 1
-                else:
-                    np.maximum.at(longest, tiles.line, tiles.high - tiles.low)
-                    named[-1][lines] = 1 + lines
+                named[-1][lines] = 1 + lines * moves.paired
             most += longest
-        path, of_lines = 0, np.array(named)
+        path, each = 0, np.array(named)
         while most.max() > path:
             line = int(most.argmax())
             path = max(path, self._path(rounds, axis, line))
-            most[((of_lines == 0) | (of_lines == of_lines[:, [line]])).all(0)] = 0  # as this one has all their moves
+            most[((each == 0) | (each == each[:, [line]])).all(0)] = 0  # as this one has all their moves
         return path
 
     def _path(self, rounds: Sequence[Sequence[Moves]], axis: str, line: int) -> int:

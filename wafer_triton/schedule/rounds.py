@@ -226,14 +226,19 @@ def frozen(index: N) -> N:
     return np.frombuffer(index.tobytes(), index.dtype)  # type: ignore[return-value]
 
 
+def _array(given: Any) -> NDArray[Any]:
+    """Return an array of what was given; one of None if it is ragged, or a tensor of torch's that is not numpy's."""
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):
+        return np.array(None)
+
+
 def positions(what: str, given: Any, dims: int = 1) -> Index:
     """Return whole numbers with at most `dims` dimensions; ScheduleError about `what` they are for anything else."""
     if type(given) is np.ndarray and given.dtype == np.int64 and 0 < given.ndim <= dims:
         return given
-    try:
-        array = np.atleast_1d(given)
-    except (ValueError, TypeError, RuntimeError):  # ragged, or a tensor of torch's that is not numpy's
-        array = np.array([None])
+    array = np.atleast_1d(_array(given))
     if array.ndim > dims or (array.size and array.dtype.kind not in "iu"):
         raise ScheduleError(f"{what} = {shown(given)} must be whole numbers, positions [n] on all lines or [lines, n]")
     return array.astype(np.int64, copy=False)
@@ -317,10 +322,7 @@ def _index(buffer: str, index: Any) -> int | SlotIndex:
     """Return a slot number, or one for each position; ScheduleError for anything else."""
     if type(index) is np.ndarray and index.dtype == np.int32 and index.ndim == 1:
         return frozen(index)
-    try:
-        array = np.asarray(index)
-    except (TypeError, ValueError, RuntimeError):
-        array = np.array(None)
+    array = _array(index)
     if array.dtype.kind not in "iu" or array.ndim > 1:
         raise ScheduleError(
             f"slot of {buffer!r}: index {shown(index)} is neither a whole number, nor one for each position, nor None"

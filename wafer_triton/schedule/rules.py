@@ -94,7 +94,7 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
             yield from _of_steps(schedule, step.body, number)
         fault = step.stages.fault(mesh) if isinstance(step, Tree) else None
         if fault is not None:
-            core = fault[0] // mesh.shape[1], fault[0] % mesh.shape[1]
+            core = divmod(fault[0], mesh.shape[1])
             message = f"{title(schedule, number)}: core {core} of a tree {fault[1]}"
             yield Finding("malformed", message, number, core)
         number += step.count
@@ -127,7 +127,7 @@ class _Broken(Exception):
 
 
 class _Check:
-    """One round under test; `seen` are moves, and operations on buffers, that are right."""
+    """One round under test; `seen` are slots, moves, cores, and operations on buffers, that are right."""
 
     def __init__(self, schedule: Schedule, number: int, round_: Round, seen: set[Hashable]) -> None:
         self.schedule = schedule
@@ -147,19 +147,21 @@ class _Check:
         raise _Broken(Finding(verdict, f"{title(self.schedule, self.number)}: {message}", self.number, core))
 
     def slot(self, slot: Slot) -> None:
+        if slot in self.seen:
+            return
         buffer = self.schedule.buffers.get(slot.buffer)
         if buffer is None:
             declared = ", ".join(self.schedule.buffers)
             self.fail("malformed", f"buffer {slot.buffer!r} is not declared; declared: {declared}")
-        index = 0 if slot.index is None else slot.index
-        if isinstance(index, np.ndarray) and not index.size:
-            self.fail("malformed", f"{slot.buffer!r} names no slot for {self.mesh.length(slot.axis)} positions")
-        least, most = (index.min(), index.max()) if isinstance(index, np.ndarray) else (index, index)
+        numbers, length = np.atleast_1d(0 if slot.index is None else slot.index), self.mesh.length(slot.axis)
+        if not numbers.size:
+            self.fail("malformed", f"{slot.buffer!r} names no slot for {length} positions")
+        least, most = numbers.min(), numbers.max()
         if least < 0 or most >= buffer.slots:
             self.fail("malformed", f"slot {least}..{most} of {slot.buffer!r} does not exist; it has {buffer.slots}")
-        if isinstance(index, np.ndarray) and index.shape != (self.mesh.length(slot.axis),):
-            length = self.mesh.length(slot.axis)
-            self.fail("malformed", f"{slot.buffer!r} names {index.size} slots for {length} positions")
+        if not slot.is_fixed and numbers.size != length:
+            self.fail("malformed", f"{slot.buffer!r} names {numbers.size} slots for {length} positions")
+        self.seen.add(slot)
 
     def exchange(self, exchange: Exchange) -> None:
         self.slot(exchange.src)
@@ -186,10 +188,9 @@ class _Check:
         moves, what = exchange.moves, f"{exchange.src} to {exchange.dst}"
         length, across = self.mesh.length(moves.axis), self.mesh.length("y" if moves.axis == "x" else "x")
         lines, ends = moves.lines, (moves.send, moves.recv)
-        if lines is not None and lines.size:  # in ascending order
-            if lines[0] < 0 or lines[-1] >= across:
-                worst = lines[-1] if lines[-1] >= across else lines[0]
-                self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines ({what})")
+        if lines is not None:
+            if wrong := _off_mesh("line", lines, across):
+                self.fail("off-mesh", f"{wrong} ({what})")
             if not moves.paired and (lines[1:] == lines[:-1]).any():
                 self.fail("malformed", f"lines {lines.tolist()} name a line twice ({what})")
         if np.concatenate(ends).view(np.uint64).max(initial=0) < length:  # less than 0 is most
@@ -223,14 +224,9 @@ class _Check:
             if wrong is not None:
                 self.fail("malformed", wrong)
             self.seen.add(alike)
-        if op.where is not None:
-            for at, length, role in zip(op.where.grid(self.mesh), self.mesh.shape, ("row", "column"), strict=True):
-                if at.size and (at.min() < 0 or at.max() >= length):
-                    worst = at.max() if at.max() >= length else at.min()
-                    self.fail("off-mesh", f"{op.op}: {role} {worst} is off the mesh of {length} {role}s")
-            twice = self.repeated(op.where)
-            if twice is not None:
-                self.fail("malformed", f"{op.op} names core {twice} twice", twice)
+        if op.where is not None and op.where not in self.seen:
+            self.where(op.op, op.where)
+            self.seen.add(op.where)
         for out in op.outs:
             for read in op.ins:
                 # element by element, a slot may become itself, but not a part of itself
@@ -239,6 +235,17 @@ class _Check:
                     met = self.meeting(Access(out, op, writes=True), Access(read, op))
                     if met is not None:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", met[1])
+
+    def where(self, op: str, cores: Cores) -> None:
+        """Demand that an operation names cores of the mesh, each once."""
+        for at, length, role in zip(cores.grid(self.mesh), self.mesh.shape, ("row", "column"), strict=True):
+            if wrong := _off_mesh(role, at, length):
+                self.fail("off-mesh", f"{op}: {wrong}")
+        named = np.sort(cores.flat(self.mesh))
+        again = named[1:][named[1:] == named[:-1]]
+        if again.size:
+            twice = divmod(int(again[0]), self.mesh.shape[1])
+            self.fail("malformed", f"{op} names core {twice} twice", twice)
 
     def operand(self, slot: Slot) -> SlotOperand:
         """Return a slot as an operand of an operation."""
@@ -269,14 +276,6 @@ class _Check:
             assert isinstance(write.by, Local)
             self.apart(write, read, "overwritten", f"overwrites {{}} by {write.by.op} while it is being sent")
 
-    def repeated(self, cores: Cores) -> tuple[int, int] | None:
-        """Return a core that `cores` names twice."""
-        flat = cores.flat(self.mesh)
-        if (flat[1:] > flat[:-1]).all():
-            return None
-        flat.sort()
-        return divmod(int(flat[1:][flat[1:] == flat[:-1]][0]), self.mesh.shape[1])
-
     def apart(self, first: Access, second: Access, verdict: str, message: str) -> None:
         """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
         met = self.meeting(first, second)
@@ -295,6 +294,13 @@ class _Check:
         cells = first.cells(self.schedule)
         met = cells[np.isin(cells, second.cells(self.schedule))]
         return self.schedule.place(first.slot.buffer, int(met.min())) if met.size else None
+
+
+def _off_mesh(kind: str, numbers: Index, length: int) -> str:
+    """Return the words for rows, columns or lines that are off the mesh; "" if all are on it."""
+    least, most = numbers.min(initial=0), numbers.max(initial=-1)
+    worst = most if most >= length else least
+    return "" if 0 <= worst < length else f"{kind} {worst} is off the mesh of {length} {kind}s"
 
 
 def _pairs(firsts: Sequence[Access], seconds: Sequence[Access]) -> Iterator[tuple[Access, Access]]:

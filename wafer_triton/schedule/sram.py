@@ -54,17 +54,14 @@ def spans(schedule: Schedule) -> dict[str, Span]:
 def account(schedule: Schedule) -> SramAccount:
     """Return the SRAM peak of a schedule; all cores of a mesh hold the same buffers."""
     living = spans(schedule)
-    change = Counter[int]()  # by the number of a round
-    for span in living.values():
-        change[span.start] += span.bytes
-        change[span.end + 1] -= span.bytes
-    peak, peak_round, now = 0, 0, 0
-    for number in sorted(change):
-        now += change[number]
-        if now > peak:
-            peak, peak_round = now, number
-    live = {name: span.bytes for name, span in living.items() if span.start <= peak_round <= span.end}
-    return SramAccount(peak, peak_round, dict(sorted(live.items(), key=lambda item: -item[1])))
+    held = {  # where a buffer begins to live
+        number: {name: span.bytes for name, span in living.items() if span.start <= number <= span.end}
+        for number in sorted({span.start for span in living.values()})
+    }
+    bytes_of = {number: sum(sizes.values()) for number, sizes in held.items()}
+    peak_round = max(held, key=bytes_of.__getitem__, default=0)
+    by_buffer = dict(sorted(held.get(peak_round, {}).items(), key=lambda item: -item[1]))
+    return SramAccount(bytes_of.get(peak_round, 0), peak_round, by_buffer)
 
 
 def check(schedule: Schedule) -> None:

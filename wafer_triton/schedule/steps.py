@@ -347,22 +347,24 @@ class Occurrence(NamedTuple):
 def distinct(steps: Iterable[Step]) -> list[Occurrence]:
     """Return the different rounds in order; a round whose lines a loop moves is the one of the first time."""
     found: dict[Round, tuple[int, int]] = {}
-    for number, round_, times, turning in occurrences(steps):
-        first, before = found.get(round_, (number, 0))
-        found[round_] = first, before + times * prod(loop.times for loop in turning)
+    for number, step, times, turning in occurrences(steps):
+        for at, round_ in enumerate(step.rounds, number):
+            first, before = found.get(round_, (at, 0))
+            found[round_] = first, before + times * prod(loop.times for loop in turning)
     return [Occurrence(number, round_, times) for round_, (number, times) in found.items()]
 
 
 def occurrences(
     steps: Iterable[Step], number: int = 0, times: int = 1, turning: tuple[Loop, ...] = ()
-) -> Iterator[tuple[int, Round, int, tuple[Loop, ...]]]:
-    """Yield the rounds of the first time of all loops: number, round, how often it comes, in each time of some loops.
+) -> Iterator[tuple[int, Round | Ring | Tree, int, tuple[Loop, ...]]]:
+    """Yield the rounds, rings and trees of the first time of all loops.
 
-    These are the loops around it that turn lines, from the inside outwards.
+    Each has the number of its first round before it, and behind it how often it comes in each time of some loops: those
+    around it that turn lines, from the inside outwards.
     """
     for step in steps:
         if not isinstance(step, Loop):
-            yield from ((number + at, round_, times, turning) for at, round_ in enumerate(step.rounds))
+            yield number, step, times, turning
         elif step.lines is None:
             yield from occurrences(step.body, number, times * step.times, turning)
         else:

@@ -6,7 +6,7 @@ before the axes of a core's part of a head: a core's projections are [all heads,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,6 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
     the weights of head norms [query and key heads, width].
     """
     c = block.shape
-    kinds = (block.query_heads, block.kv_heads, block.kv_heads)
-    if block.unfused:  # [tokens, columns, heads * head]: queries, keys and values, one after the other
-        return _thirds(block, qkv.unflatten(-1, (-1, block.qkv_width)).split(block.qkv_width // 3, -1))
-    angles = [more[name].unflatten(-1, (-1, 1, block.pairs)) for name in decode.ANGLES]  # [tokens, columns, 1, pairs]
     if c.qkv_bias:
         qkv = qkv + more["bqkv"]
     qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head_width))  # [tokens, columns, heads, head]
@@ -59,13 +55,13 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
         qkv[:, :, :scaled] *= (means[:, :, :scaled] + c.rms_norm_eps).rsqrt() * weight
     if c.clip_qkv is not None:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
-    q, k, v = qkv.split(kinds, 2)
-    return tuple(part.transpose(1, 2).flatten(2) for part in (_rope(q, *angles), _rope(k, *angles), v))
-
-
-def _thirds(block: Block, thirds: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return q, k and v [tokens, heads, width] of projections [tokens, columns, heads * head] each."""
-    return tuple(part.unflatten(-1, (-1, block.head_width)).transpose(1, 2).flatten(2) for part in thirds)
+    q, k, v = qkv.split((block.query_heads, block.kv_heads, block.kv_heads), 2)
+    if c.rotary:
+        angles = [
+            more[name].unflatten(-1, (-1, 1, block.pairs)) for name in decode.ANGLES
+        ]  # [tokens, columns, 1, pairs]
+        q, k = _rope(q, *angles), _rope(k, *angles)
+    return tuple(part.transpose(1, 2).flatten(2) for part in (q, k, v))
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -129,8 +125,12 @@ def _output(block: Block, /, x: Tensor, att: Tensor, wo: Tensor) -> Tiles:
     return {"x": x + _merged(block, att) @ wo}
 
 
-def _ffn(block: Block, /, x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -> Tiles:
-    return {"x": x + swiglu(rms_norm(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown}
+def _ffn(block: Block, *_: int, x: Tensor, norm: Tensor, wdown: Tensor, **gates: Tensor) -> Tiles:
+    if "wgu" in gates:
+        gate_up, columns = gates["wgu"], block.mesh.shape[1]
+    else:
+        gate_up, columns = concat([gates["wg"], gates["wu"]], 1), 1
+    return {"x": x + swiglu(rms_norm(block, x, norm), gate_up, wdown, columns)}
 
 
 def _embed(block: Block, tokens: int, /, ids: Tensor, first_id: Tensor, table: Tensor) -> Tiles:
@@ -156,10 +156,9 @@ def _prefill_attention(
         kept[:, :tokens] = new
         return kept.flatten(0, 1)
 
-    if block.unfused:
-        q, k, v = _thirds(block, ((h @ more[name]).unflatten(-1, (size, -1)) for name in ("wq", "wk", "wv")))
-    else:
-        q, k, v = _heads(block, h @ more["wqkv"], more)
+    names = ("wq", "wk", "wv") if block.unfused else ("wqkv",)
+    wqkv = concat([more[name].unflatten(-1, (size, -1)) for name in names], -1).flatten(1)
+    q, k, v = _heads(block, h @ wqkv, more)
     keys, values = (seen(k, more["keys"]), seen(v, more["values"])) if past else (k, v)
     y = _merged(block, _attention(block, q, keys, values, _biases(block, bias))) @ wo
     # values end where their product leaves them, which no one reads
@@ -190,16 +189,6 @@ def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
     return biases
 
 
-def _prefill_ffn(
-    block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, wdown: Tensor, **gates: Tensor
-) -> Tiles:  # fmt: skip
-    h = rms_norm(block, x, norm)
-    if not block.unfused:
-        return {"x": x + swiglu(h @ gates["wgu"], block.share(block.shape.intermediate_size, "x")) @ wdown}
-    gate, up = h @ gates["wg"], h @ gates["wu"]
-    return {"x": x + gate * gate.sigmoid() * up @ wdown}
-
-
 _FORMULAS: dict[SubLayer, Formula] = {
     decode.project: _project,
     decode.append: _append,
@@ -209,6 +198,6 @@ _FORMULAS: dict[SubLayer, Formula] = {
     decode.embed: _embed,
     decode.head: _head,
     prefill.attention: _prefill_attention,
-    prefill.ffn: _prefill_ffn,
+    prefill.ffn: _ffn,
     **mixtures.FORMULAS,
 }

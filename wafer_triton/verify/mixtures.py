@@ -68,7 +68,7 @@ def _experts_on_all_cores(
     """Return the results of experts that are cut over all cores."""
     e, h = experts_of(block), rms_norm(block, x, norm)
     expert_ids, shares, close = _choose(e, h @ router)
-    y = _mixed(h, expert_ids, shares, wgu, wdown, block.share(e.width, "x"))
+    y = _mixed(h, expert_ids, shares, wgu, wdown, block.mesh.shape[1])
     return {name: each.masked_fill(close, float("nan")) for name, each in (("x", x + y), ("expert_ids", expert_ids))}
 
 
@@ -79,8 +79,8 @@ def _prefill_routing(
     routing = _routing(block, h @ router, real)
     e, y = experts_of(block), x
     if e.shared:
-        up, down = shared["wgu.shared"], shared["wdown.shared"]
-        y = x + routing["shares"][:, e.top_k, None] * (swiglu(h @ up, block.share(e.shared_width, "x")) @ down)
+        output = swiglu(h, shared["wgu.shared"], shared["wdown.shared"], block.mesh.shape[1])
+        y = x + routing["shares"][:, e.top_k, None] * output
     return {"x": y, "h": h, **routing}
 
 
@@ -121,11 +121,11 @@ def _choose(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return own.to(logits.dtype), shares, (edges <= CLOSE * values.abs().amax(-1))[:, None]
 
 
-def _mixed(h: Tensor, numbers: Tensor, shares: Tensor, ups: Tensor, downs: Tensor, width: int) -> Tensor:
+def _mixed(h: Tensor, numbers: Tensor, shares: Tensor, ups: Tensor, downs: Tensor, columns: int) -> Tensor:
     """Return the sum of experts' outputs for all tokens, each times its share; `numbers` and shares [tokens, k]."""
     y = h.new_zeros(h.shape)
     for number, (up, down) in enumerate(zip(ups, downs, strict=True)):
-        y += (shares * (numbers == number)).sum(-1, True) * (swiglu(h @ up, width) @ down)
+        y += (shares * (numbers == number)).sum(-1, True) * swiglu(h, up, down, columns)
     return y
 
 
@@ -158,12 +158,9 @@ def _pass_output(
 ) -> Tensor:
     """Return the experts' outputs times their shares, for the rows of tokens whose ranks pass `number` takes."""
     regions = regions_of(block)
-    size, first = block.mesh.shape[0] // regions.side, number * regions.capacity
     ups, downs = (weights.reshape(-1, *weights.shape[-2:]) for weights in (wgu, wdown))  # [slots, rows, columns]
-    passing = slots.where((ranks >= first) & (ranks < first + regions.capacity), -1)
-    y = _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, downs.shape[1] // size)
-    # a routing in which rounding may decide is NaN throughout
-    return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
+    passing = slots.where(ranks // regions.capacity == number, -1)
+    return _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, block.mesh.shape[1] // regions.side)
 
 
 FORMULAS: dict[SubLayer, Formula] = {

@@ -24,11 +24,10 @@ Formula = Callable[..., Tiles]  # of whole tensors by the names of their buffers
 
 def plain_intent(schedule: Schedule, formula: Formula) -> Intent:
     """Return an intent whose reference is `formula` on the whole tensors of a schedule's buffers."""
-    specs = {name: (buffer, spec(buffer)) for name, buffer in _formula_buffers(schedule, formula).items()}
     cuts = {
         name: letters(cut) | ({"slot": "slot"} if buffer.slots > 1 else {})
-        for name, (buffer, cut) in specs.items()
-        if cut
+        for name, buffer in _formula_buffers(schedule, formula).items()
+        if (cut := spec(buffer))
     }
     return Intent(cuts, {}, reference=on_tiles(schedule, formula))
 
@@ -118,7 +117,7 @@ def concat(parts: list[Tensor], dim: int) -> Tensor:
     return torch.cat(parts, dim)
 
 
-def swiglu(gate_up: Tensor, width: int) -> Tensor:
-    """Return silu(gate) * up of [tokens, all columns]; a mesh column holds `width` gates, then `width` ups."""
-    gate, up = gate_up.unflatten(-1, (-1, 2, width)).unbind(-2)
-    return (gate * gate.sigmoid() * up).flatten(1)
+def swiglu(h: Tensor, gate_up: Tensor, down: Tensor, columns: int) -> Tensor:
+    """Return silu(gate) * up of h [tokens, width], times `down`; each of `columns` holds its gates, then its ups."""
+    gate, up = (h @ gate_up).unflatten(-1, (columns, 2, -1)).unbind(-2)
+    return (gate * gate.sigmoid() * up).flatten(1) @ down

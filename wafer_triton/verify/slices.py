@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.schedule.access import Act, acts
-from wafer_triton.schedule.rounds import Cores, Index, Local, Moves, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds
 
@@ -36,42 +36,33 @@ class _SliceBuilder:
     def run(self) -> Schedule:
         rounds: list[Round] = []
         for round_ in reversed(self.schedule.rounds):
-            computes = acts(round_)[1:]
-            locals_ = [kept for act in reversed(computes) if (kept := self.local(act)) is not None]
-            # the tiles that a round sends are read before anything arrives
-            keeps = [self.take(exchange.dst, exchange.moves.ends(self.mesh)[1]) for exchange in round_.exchanges]
-            for exchange, keep in zip(round_.exchanges, keeps, strict=True):
-                self.mark(exchange.src, exchange.moves.ends(self.mesh)[0][keep], True)
-            exchanges = [
-                replace(exchange, moves=self.moves(exchange.moves, keep))
-                for exchange, keep in zip(round_.exchanges, keeps, strict=True)
-                if keep.any()
-            ]  # fmt: skip
-            rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label))
+            exchanges, *computes = acts(round_)
+            sends = [
+                Act(None, (read,), (write,)) for read, write in zip(exchanges.reads, exchanges.writes, strict=True)
+            ]
+            kept = [self.needed_part(act) for act in reversed([*sends, *computes])][::-1]
+            sent = tuple(step for step in kept if isinstance(step, Exchange))
+            rounds.append(Round(sent, tuple(step for step in kept if isinstance(step, Local)), round_.label))
         return replace(self.schedule, rounds=Rounds(reversed(rounds)))
 
-    def local(self, act: Act) -> Local | None:
-        """Return the operation on the cores where one of its outputs is needed, or None."""
-        op = act.op
-        assert op is not None
-        cores = op.cores(self.mesh)
-        keep = np.zeros(len(cores), np.bool_)
-        for out in act.writes:
-            keep |= self.is_needed(out.slot, cores)
+    def needed_part(self, act: Act) -> Exchange | Local | None:
+        """Return the exchange or the operation on the cores where one of its outputs is needed, or None."""
+        step = act.writes[0].by
+        if isinstance(step, Local):
+            senders = receivers = step.cores(self.mesh)
+        else:
+            senders, receivers = step.moves.ends(self.mesh)
+        keep = np.any([self.is_needed(write.slot, receivers) for write in act.writes], axis=0)
         if not keep.any():
             return None
-        for out in act.writes:
-            if not out.keeps(self.schedule):
-                self.mark(out.slot, cores[keep], False)
+        for write in act.writes:
+            if not write.keeps(self.schedule):
+                self.mark(write.slot, receivers[keep], False)
         for read in act.reads:
-            self.mark(read.slot, cores[keep], True)
-        return replace(op, where=Cores.of(*np.divmod(cores[keep], self.mesh.shape[1]), paired=True))
-
-    def take(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
-        """Return for each receiving core whether its tile is needed; before the tile arrives the slot is not needed."""
-        keep = self.is_needed(slot, cores)
-        self.mark(slot, cores, False)
-        return keep
+            self.mark(read.slot, senders[keep], True)
+        if isinstance(step, Exchange):
+            return replace(step, moves=self.moves(step.moves, keep))
+        return replace(step, where=Cores.of(*np.divmod(senders[keep], self.mesh.shape[1]), paired=True))
 
     def mark(self, slot: Slot, cores: Index, needed: bool) -> None:
         self.needed[slot.buffer][self.schedule.cells(slot, cores)] = needed
