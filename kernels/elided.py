@@ -45,7 +45,9 @@ def _tile_ptr(x, labels, position, label):
 
 
 @triton.jit
-def _elided_kernel(c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, LOOPS: tl.constexpr):
+def _elided_kernel(
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, programs, P, STEPS: tl.constexpr, LOOPS: tl.constexpr
+):
     first = tl.program_id(0) * LOOPS
     for pid in tl.range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs), num_stages=1):
         p, q, begin_m, begin_n = block_position(pid, SIDE, P.M, P.N, P.BLOCK_M, P.BLOCK_N, 1, 1, 8)
@@ -59,13 +61,13 @@ def _elided_kernel(c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, SIDE, p
         else:
             offs_m, offs_n = begin_m + tl.arange(0, P.BLOCK_M), begin_n + tl.arange(0, P.BLOCK_N)
             a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, 0, SIDE)
-            for step in range(SIDE * P.STEPS):
-                offs_k = step % P.STEPS * P.BLOCK_K + tl.arange(0, P.BLOCK_K)
+            for step in range(SIDE * STEPS):
+                offs_k = step % STEPS * P.BLOCK_K + tl.arange(0, P.BLOCK_K)
                 a_ptrs = a_ptr + offs_m[:, None] * P.K + offs_k[None, :]
                 b_ptrs = b_ptr + offs_k[:, None] * P.N + offs_n[None, :]
                 total = add_product(total, a_ptrs, b_ptrs, offs_m, offs_n, offs_k, P)
                 # the addresses of the next step, so that its loads do not have to wait for those of the tables
-                a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, (step + 1) // P.STEPS, SIDE)
+                a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, (step + 1) // STEPS, SIDE)
         store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
 
@@ -91,5 +93,5 @@ def elided(
     loops = -(-programs // MAX_PROGRAMS)
     start(
         _elided_kernel, -(-programs // loops), c, out, a, b, rows, cols, a_labels, b_labels, side, programs,
-        constants(chosen), LOOPS=loops, **options,
+        constants(chosen), STEPS=chosen["STEPS"], LOOPS=loops, **options,
     )  # fmt: skip
