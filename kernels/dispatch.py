@@ -40,11 +40,11 @@ def _place(slot, rank, P):
 @triton.jit
 def dispatch(args, core, P):
     out, h, slots, ranks = args
-    for start in range(0, P.REGIONS * P.CAPACITY * (P.N + 1), P.BLOCK):
+    SIZE: tl.constexpr = P.REGIONS * P.CAPACITY * (P.N + 1)
+    for start in range(0, SIZE, P.BLOCK):
         # [BLOCK] of [REGIONS, CAPACITY, N + 1]
         offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.REGIONS * P.CAPACITY * (P.N + 1)
-        write(out, core, offs, tl.zeros([P.BLOCK], tl.float32), mask)
+        write(out, core, offs, tl.zeros([P.BLOCK], tl.float32), offs < SIZE)
     tl.debug_barrier()
     for token in range(P.M):
         for choice in range(P.K):

@@ -31,6 +31,13 @@ class Labels(NamedTuple):
 
 
 @triton.jit
+def _tile_ptrs(a, b, a_labels, b_labels, p, q, number, SIDE):
+    """Return pointers to the tiles of a and of b that core (p, q) multiplies in round `number`."""
+    label = (p + q - number + SIDE) % SIDE
+    return _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
+
+
+@triton.jit
 def _tile_ptr(x, labels, position, label):
     """Return a pointer to the tile of operand x with this label for this position."""
     row = tl.load(labels.first + position) + tl.load(labels.table + position * labels.step + label)
@@ -49,21 +56,18 @@ def _elided_kernel(
         total = initial_sums(c.tensor + c.offset + core * c.stride + offs_c, mask_c, P)
         if P.MODE == "rows":
             for number in range(SIDE):
-                label = (p + q - number + SIDE) % SIDE
-                a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
+                a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, number, SIDE)
                 total += row_sums(a_ptr, b_ptr, begin_m, begin_n, P)
         else:
             offs_m, offs_n = begin_m + tl.arange(0, P.BLOCK_M), begin_n + tl.arange(0, P.BLOCK_N)
-            label = (p + q) % SIDE
-            a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
+            a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, 0, SIDE)
             for step in range(SIDE * STEPS):
                 offs_k = step % STEPS * P.BLOCK_K + tl.arange(0, P.BLOCK_K)
                 a_ptrs = a_ptr + offs_m[:, None] * P.K + offs_k[None, :]
                 b_ptrs = b_ptr + offs_k[:, None] * P.N + offs_n[None, :]
                 total = add_product(total, a_ptrs, b_ptrs, offs_m, offs_n, offs_k, P)
                 # the addresses of the next step, so that its loads do not have to wait for those of the tables
-                label = (p + q - (step + 1) // STEPS + SIDE) % SIDE
-                a_ptr, b_ptr = _tile_ptr(a, a_labels, p, label), _tile_ptr(b, b_labels, q, label)
+                a_ptr, b_ptr = _tile_ptrs(a, b, a_labels, b_labels, p, q, (step + 1) // STEPS, SIDE)
         store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
 

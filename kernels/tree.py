@@ -195,44 +195,37 @@ def reduce_tree(
 
 
 @triton.jit
-def _columns(args, tree, begin, end, P):
-    """Combine all parts of a tree, for columns `begin` to `begin` + P.BLOCK, into its root's tile of total."""
-    total, tiles, first_ptr, roots_ptr, _, _ = args
-    dtype: tl.constexpr = total.tensor.dtype.element_ty
-    # [BLOCK]
-    offs = begin + tl.arange(0, P.BLOCK)
-    mask = offs < end
-    parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
-    for number in tl.static_range(P.NUMBER):
-        values += (load(parts_ptr + P.PARTS[number] + offs, mask),)
-    for number in tl.static_range(P.NUMBER - 1):
-        values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
-    write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
-
-
-@triton.jit
 def _fold(args, core, P):
+    total, tiles, first_ptr, roots_ptr, tree_of_ptr, number_ptr = args
+    dtype: tl.constexpr = total.tensor.dtype.element_ty
     if P.CORES > 1:  # the cores of a block are of one tree
         core = tl.max(tl.reshape(core, [P.CORES]), axis=0)
-    tree = tl.load(args[4] + core)
-    first = tl.load(args[5] + core) * P.STEP if P.STEP < P.SIZE else 0
+    tree = tl.load(tree_of_ptr + core)
+    first = tl.load(number_ptr + core) * P.STEP if P.STEP < P.SIZE else 0
     end = min(first + P.STEP, P.SIZE)
     for begin in range(first, end, P.BLOCK):
-        _columns(args, tree, begin, end, P)
+        # [BLOCK]
+        offs = begin + tl.arange(0, P.BLOCK)
+        mask = offs < end
+        parts_ptr, values = tile_ptr(tiles, tl.load(first_ptr + tree)), ()
+        for number in tl.static_range(P.NUMBER):
+            values += (load(parts_ptr + P.PARTS[number] + offs, mask),)
+        for number in tl.static_range(P.NUMBER - 1):
+            values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
+        write(total, tl.load(roots_ptr + tree), offs, values[2 * P.NUMBER - 2], mask)
 
 
 def fold(
     total: Operand, tiles: Operand, first: Tensor, roots: Tensor, tree_of: Tensor, number: Tensor, *,
-    order: Sequence[int], pairs: Sequence[tuple[int, int]], size: int, op: str, step: int | None = None,
+    order: Sequence[int], pairs: Sequence[tuple[int, int]], size: int, op: str, step: int,
 ) -> FusedOp:  # fmt: skip
     """Return a fused op that combines the tiles [size] of every tree by `op` into `total` of its root.
 
     Value i is the tile of core `first` + order[i] of a tree. Each of `pairs` combines two values to the next one, the
     last of which is the sum. Tables are int32: `first` and `roots` [trees] are cores, `tree_of` [cores] is a core's
-    tree, `number` [cores] its number there. By default each core combines whole tiles; with `step` core number i of a
-    tree does columns i * step to (i + 1) * step.
+    tree, `number` [cores] its number there. Core number i of a tree does columns i * step to (i + 1) * step; with a
+    step of `size` each core combines whole tiles.
     """
-    step = size if step is None else step
     wide = block(step, MAX_COLUMNS)
     left, right = (tuple(pair[end] for pair in pairs) for end in (0, 1))
     sizes: dict[str, Any] = {

@@ -40,9 +40,8 @@ class Pool:
             self._programs.move_to_end(key)
             self.bytes += program.bytes
             while self.bytes > self.most:
-                oldest, programs = next(iter(self._programs.items()))
+                _, programs = self._programs.popitem(last=False)
                 self.bytes -= sum(one.bytes for one in programs)
-                del self._programs[oldest]
 
     def clear(self) -> None:
         """Drop all programs."""

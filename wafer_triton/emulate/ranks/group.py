@@ -20,11 +20,10 @@ CONTENT = "content"  # name of the option that is the hash of a schedule
 
 def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
     """Raise BackendError on all ranks if their options differ; it names the first that does."""
-    every: list[dict[str, object] | None] = [None] * group.size()
+    every: list[dict[str, object]] = [{}] * group.size()
     with naming_lost_rank(group):
         dist.all_gather_object(every, options, group=group)
     for rank, theirs in enumerate(every):
-        assert theirs is not None and every[0] is not None
         for name, value in theirs.items():
             if value != every[0].get(name):
                 ranks = [dist.get_global_rank(group, number) for number in (0, rank)]
