@@ -38,8 +38,8 @@ def same_value(a):
 @triton.jit
 def _elementwise(args, core, offs, mask, P):
     values = ()
-    for number in tl.static_range(1, len(args)):
-        values += (read(args[number], core, offs, mask),)
+    for number in tl.static_range(P.INPUTS):
+        values += (read(args[number + 1], core, offs, mask),)
     write(args[0], core, offs, P.FN(*values), mask)
 
 
@@ -54,7 +54,7 @@ def elementwise(fn: triton.KernelInterface) -> LocalKernel:
                 f"elementwise: {fn.__name__} gets {', '.join(others)} beside size; a kernel with parameters is a body "
                 f"under `@each(lambda size, {', '.join(others)}: size)` of wafer_triton.kernels"
             )
-        sizes = {"BODY": _elementwise, "FN": fn, **flat(size, 2048)}
+        sizes = {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
         return make_op(_each, (*outs, *ins), {}, sizes)
 
     return LocalKernel(fused)

@@ -104,8 +104,8 @@ def exchange(moves: Sequence[Copies], sizes: Sequence[int]) -> None:
         messages = block(one.number, BYTES_AT_ONCE // share // itemsize // wide)
         items = one.lines * -(-size // wide) * (-(-one.number // messages) if single else 1)
         programs = max(programs, min(items, (MAX_PROGRAMS if single else CARRIERS) // len(moves)))
-        sizes_of = {"SIZE": size, "BLOCK": wide, "MESSAGES": messages, "SINGLE": single}
-        plans.append(constants(sizes_of | {"OPERANDS": len(one.operands)}))
+        sizes_of = {"SIZE": size, "BLOCK": wide, "MESSAGES": messages, "SINGLE": single, "OPERANDS": len(one.operands)}
+        plans.append(constants(sizes_of))
     start(
         _exchange_kernel, (programs, len(moves)), tuple(moves), tuple(plans), KINDS=len(moves),
         num_warps=4, num_stages=1,

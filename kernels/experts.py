@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, sum_by_halves, tile_ptr, write
+from wafer_triton.kernels._common import Operand, block, load, round_to, store, sum_by_halves, tile_ptr, write
 from wafer_triton.kernels.fused import local_kernel
 from wafer_triton.kernels.gemm import initial_sums
 
@@ -86,12 +86,11 @@ def _expert_product(args, core, P):
                     if P.SUMMED:
                         vector = vector * tl.load(tile_ptr(args[4], core) + choice)
                     mask = mask_k[:, None] & mask_n[None, :]
-                    matrix = load(w_ptr + offs_k[:, None] * P.N + offs_n[None, :], mask)
+                    product = vector[:, None] * load(w_ptr + offs_k[:, None] * P.N + offs_n[None, :], mask)
                     if P.FP16:
-                        product = tl.sum(vector[:, None] * matrix, axis=0)
-                        total = (total + product).to(tl.float16).to(tl.float32)
+                        total = round_to(total + tl.sum(product, axis=0), tl.float16)
                     else:
-                        products += vector[:, None] * matrix
+                        products += product
                 if not P.FP16:
                     total += tl.reshape(sum_by_halves(products, 1, P.BLOCK_K, P.BLOCK_N), [P.BLOCK_N])
             store(c_ptrs, total, mask_n)

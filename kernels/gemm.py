@@ -54,7 +54,7 @@ def multiply_add(total, a, b, MODE: tl.constexpr):
     if MODE == "dot":
         return tl.dot(a, b, total, input_precision="ieee")
     else:
-        return (total + a * b).to(tl.float16).to(tl.float32)
+        return round_to(total + a * b, tl.float16)
 
 
 @triton.jit

@@ -12,11 +12,11 @@ from wafer_triton.kernels._common import block, load, read, sum_by_halves, tile_
 from wafer_triton.kernels.fused import each, local_kernel, rows_of
 
 
-@local_kernel(lambda ins, m, n: rows_of(m, n), "sum_squares", "sum_products")
+@local_kernel(lambda ins, m, n: {"INPUTS": len(ins), **rows_of(m, n)}, "sum_squares", "sum_products")
 @triton.jit
 def _sum_products(args, core, P):
     # a square is the product of an only input with itself
-    s, a_ptr, b_ptr = args[0], tile_ptr(args[1], core), tile_ptr(args[len(args) - 1], core)
+    s, a_ptr, b_ptr = args[0], tile_ptr(args[1], core), tile_ptr(args[P.INPUTS], core)
     for start_m in range(0, P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_m = start_m + tl.arange(0, P.BLOCK_M)
@@ -77,9 +77,8 @@ def rms_scale(args, core, offs, mask, P):
 def mean_squares(args, core, P):
     s, x = args
     for row in range(2 * P.M):
-        # the query heads of a token, then its key heads
-        keys = row % 2
-        size = tl.where(keys == 1, P.KV_HEADS * P.N, P.HEADS * P.N)
+        keys = row % 2  # the query heads of a token, then its key heads
+        size = tl.where(keys == 1, P.KV_HEADS, P.HEADS) * P.N
         x_ptr = tile_ptr(x, core) + row // 2 * (P.HEADS + 2 * P.KV_HEADS) * P.N + keys * P.HEADS * P.N
         squares = tl.zeros([P.BLOCK], tl.float32)
         for start in range(0, size, P.BLOCK):

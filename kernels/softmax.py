@@ -58,8 +58,7 @@ def exp_sum(args, core, P):
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
             e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P) - highest)
             write(p, core, offs_row[:, None] * P.N + offs_n[None, :], e, mask)
-            over_n = sum_by_halves(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
-            total += tl.reshape(over_n, [1, P.CORES, P.BLOCK_M, 1])
+            total += tl.reshape(sum_by_halves(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1), total.shape)
         write(z, core, offs_row[:, None], total, mask_row[:, None])
 
 

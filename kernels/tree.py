@@ -217,16 +217,15 @@ def _fold(args, core, P):
 
 def fold(
     total: Operand, tiles: Operand, first: Tensor, roots: Tensor, tree_of: Tensor, number: Tensor, *,
-    order: Sequence[int], pairs: Sequence[tuple[int, int]], size: int, op: str, step: int | None = None,
+    order: Sequence[int], pairs: Sequence[tuple[int, int]], size: int, op: str, step: int,
 ) -> FusedOp:  # fmt: skip
     """Return a fused op that combines the tiles [size] of every tree by `op` into `total` of its root.
 
     Value i is the tile of core `first` + order[i] of a tree. Each of `pairs` combines two values to the next one, the
     last of which is the sum. Tables are int32: `first` and `roots` [trees] are cores, `tree_of` [cores] is a core's
-    tree, `number` [cores] its number there. By default each core combines whole tiles; with `step` core number i of a
-    tree does columns i * step to (i + 1) * step.
+    tree, `number` [cores] its number there. Core number i of a tree does columns i * step to (i + 1) * step; with a
+    step of `size` each core combines whole tiles.
     """
-    step = size if step is None else step
     wide = block(step, MAX_COLUMNS)
     left, right = (tuple(pair[end] for pair in pairs) for end in (0, 1))
     sizes: dict[str, Any] = {

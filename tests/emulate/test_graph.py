@@ -12,7 +12,7 @@ from tiny import CONFIG
 from wafer_triton import mesh_gemm
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.executor import Graph
+from wafer_triton.emulate.parts import Graph
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError

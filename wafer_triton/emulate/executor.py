@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from functools import cached_property
-from threading import Lock
 
 import torch
 
@@ -16,7 +13,7 @@ from wafer_triton.emulate.parts import Call, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.pool import POOL
 from wafer_triton.emulate.program import Program
-from wafer_triton.errors import BackendError, ShapeError, WaferError
+from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.local import definitions
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer
@@ -152,50 +149,3 @@ def free_bytes(device: str) -> int:
     """Return the bytes of a GPU's memory that torch can still allocate."""
     reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + reserved
-
-
-class Graph:
-    """A step as a CUDA graph: the first call runs it, which compiles its kernels; later calls record once, and replay.
-
-    With `compiled` the first call records already. If CUDA refuses to record, a `UserWarning` says why, and every call
-    runs the launches one by one. While the caller records a graph of his own, the launches go into that.
-    """
-
-    recording = Lock()  # CUDA records one graph at a time
-
-    def __init__(
-        self, run: Call, on_device: Callable[[], AbstractContextManager[object]], compiled: bool = False
-    ) -> None:
-        self.run, self.on_device, self.compiled = run, on_device, compiled
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.refused = False
-
-    def __call__(self) -> None:
-        if self.compiled and not self.refused and not torch.cuda.is_current_stream_capturing():
-            with self.on_device():
-                self.graph = self.graph or self._recorded()
-                if self.graph is not None:
-                    self.graph.replay()
-                    return
-        self.run()
-        self.compiled = True
-
-    def _recorded(self) -> torch.cuda.CUDAGraph | None:
-        """Record `run` without computing anything, and return the graph; None if CUDA refuses."""
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's default stream is of the first GPU
-        try:
-            # in "global" mode other threads could not allocate while this one records
-            with Graph.recording, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self.run()
-        except RuntimeError as error:
-            if isinstance(error, WaferError):
-                raise
-            self.refused = True
-            reason = " ".join(str(error).split())[:200]
-            warnings.warn(
-                f"CUDA recorded no graph of these launches ({type(error).__name__}: {reason}); they go one by one, "
-                f"with the same results, in more time",
-                stacklevel=3,
-            )
-            return None
-        return graph

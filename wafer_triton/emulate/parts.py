@@ -6,7 +6,9 @@ a part of a launch, which becomes one together with its neighbours.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NoReturn, TypeAlias
@@ -14,7 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.errors import BackendError, ScheduleError
+from wafer_triton.errors import BackendError, ScheduleError, WaferError
 from wafer_triton.schedule.rounds import HIDDEN, Buffer, Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -103,6 +105,53 @@ class Launch:
     def __call__(self) -> None:
         """Run the step."""
         self.run()
+
+
+class Graph:
+    """A step as a CUDA graph: the first call runs it, which compiles its kernels; later calls record once, and replay.
+
+    With `compiled` the first call records already. If CUDA refuses to record, a `UserWarning` says why, and every call
+    runs the launches one by one. While the caller records a graph of his own, the launches go into that.
+    """
+
+    recording = Lock()  # CUDA records one graph at a time
+
+    def __init__(
+        self, run: Call, on_device: Callable[[], AbstractContextManager[object]], compiled: bool = False
+    ) -> None:
+        self.run, self.on_device, self.compiled = run, on_device, compiled
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False
+
+    def __call__(self) -> None:
+        if self.compiled and not self.refused and not torch.cuda.is_current_stream_capturing():
+            with self.on_device():
+                self.graph = self.graph or self._recorded()
+                if self.graph is not None:
+                    self.graph.replay()
+                    return
+        self.run()
+        self.compiled = True
+
+    def _recorded(self) -> torch.cuda.CUDAGraph | None:
+        """Record `run` without computing anything, and return the graph; None if CUDA refuses."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # torch's default stream is of the first GPU
+        try:
+            # in "global" mode other threads could not allocate while this one records
+            with Graph.recording, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self.run()
+        except RuntimeError as error:
+            if isinstance(error, WaferError):
+                raise
+            self.refused = True
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(
+                f"CUDA recorded no graph of these launches ({type(error).__name__}: {reason}); they go one by one, "
+                f"with the same results, in more time",
+                stacklevel=3,
+            )
+            return None
+        return graph
 
 
 class Workspace:

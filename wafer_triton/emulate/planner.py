@@ -18,7 +18,7 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import sharding
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import UNCHANGED, WITHOUT_VALUES, as_planned
-from wafer_triton.emulate.parts import Call, Cut, Memory, Segment, Task, TileMap
+from wafer_triton.emulate.parts import Call, Cut, Graph, Memory, Segment, Task, TileMap
 from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, article, shown
 from wafer_triton.schedule.rounds import Buffer, Exchange, Local, Round, Slot
@@ -108,7 +108,7 @@ class Planner(ABC):
         The second call records, or the first if `compiled` says that all kernels are compiled. A graph repeats the
         launches, not what the host writes to memory between them.
         """
-        return run
+        return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def local_tiles(self, schedule: Schedule, buffer: Buffer, values: torch.Tensor) -> torch.Tensor:
         """Return the tiles of this executor's own cores as [rows, cols, slots * numel].

@@ -47,7 +47,7 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
     while later:
         step = later.popleft()
         after = later[0] if later and isinstance(later[0], Round) else None  # may join, if it rounds or broadcasts sums
-        rounds, fused = (step,) if isinstance(step, Round) else step.rounds, list[Segment]()
+        rounds, fused = step.rounds, list[Segment]()
         if isinstance(step, steps.Ring):
             fused = _products(schedule, start, step, after)
         elif isinstance(step, steps.Tree):

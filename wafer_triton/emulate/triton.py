@@ -18,7 +18,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton import local
 from wafer_triton.emulate import fuse
-from wafer_triton.emulate.executor import Executor, Graph
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.fuse import Fold, Group, LocalTask, Messages, Sums, TreeTask
 from wafer_triton.emulate.parts import Call, Launch, Memory, Products, Reduction, Segment, Task, TileMap
 from wafer_triton.errors import BackendError
@@ -81,9 +81,6 @@ class TritonExecutor(Executor):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().check_allocation(schedule, fresh)
-
-    def capture(self, run: Call, compiled: bool = False) -> Call:
-        return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def precompile(self, steps: Iterable[Call], progress: Callable[[int, int], object] | None = None) -> int:
         if INTERPRET.value:  # nothing to compile
@@ -213,7 +210,7 @@ class TritonExecutor(Executor):
         if self.exchange == "elided" and memory.tables is None:
             ops = in_turn(ops, memory.mesh.cores)
         if heads:
-            ops = [self._fold_op(memory, one) for one in heads] + ops
+            ops = [self._fold_op(memory, one, one.size) for one in heads] + ops
             order = self._order(memory.mesh.cores)
             cores = self._table(memory, order[np.argsort(heads[0].tree_of[order], kind="stable")])
         else:
@@ -229,7 +226,7 @@ class TritonExecutor(Executor):
         what = f"sums of {len(sums)} products"
         return Launch(what, partial(launch, [op], put(self._order(len(lengths))), all_ops))
 
-    def _fold_op(self, memory: Memory, one: Fold, step: int | None = None) -> FusedOp:
+    def _fold_op(self, memory: Memory, one: Fold, step: int) -> FusedOp:
         total, parts = (self._operand(memory, Slot(name)) for name in (one.tree.sums, one.tree.acc))
         tables = (self._table(memory, each) for each in (one.first, one.roots, one.tree_of, one.number))
         return fold(total, parts, *tables, order=one.order, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)

@@ -135,7 +135,7 @@ class DistributedExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> list[Task]:
         self._drop_halos(memory, exchanges[0].dst.buffer)
-        return [*self._transfer([self._sent(memory, exchanges, src)])]
+        return self._transfer([self._sent(memory, exchanges, src)])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         shard, steps = self.shard(memory.mesh), list[Task]()
@@ -191,12 +191,12 @@ class DistributedExecutor(Executor):
         slots = 1 if slot.index is None else memory.buffers[slot.buffer].slots
         return Rows(memory.rows(slot), *self.shard(memory.mesh).partition.places(rows, slots))
 
-    def _transfer(self, copies: Sequence[tuple[Rows, Rows]]) -> tuple[Launch, ...]:
+    def _transfer(self, copies: Sequence[tuple[Rows, Rows]]) -> list[Task]:
         """Return two launches, which start and finish the transfer of all tiles; none if no tile moves."""
         transfer = Transfer(copies, self.group)
         if transfer.is_empty:
-            return ()
-        return Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)
+            return []
+        return [Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)]
 
     def _local_map(self, memory: Memory, tile_map: TileMap, cores: Index, number: int, steps: list[Task]) -> TileMap:
         """Return where the rank's own `cores` read input `number`, and append fetches from other ranks to `steps`."""
