@@ -120,21 +120,18 @@ class Program:
         ScheduleError for another difference, for another mesh or buffers in any case, and for a broken rule.
         """
         rules.validate(schedule)
-        if self.tables is None or not self.tables.entries:  # steps hold their indices themselves
-            if (schedule.mesh, dict(schedule.buffers)) != (self.schedule.mesh, dict(self.schedule.buffers)):
-                raise ScheduleError(
-                    f"{schedule.name}: its mesh or buffers are not those of {self.schedule.name}, which was bound; "
-                    f"bind this one anew"
-                )
-            vars(self).pop("_overwritten", None)
+        tables = self.tables if self.tables is not None and self.tables.entries else None  # else steps hold indices
+        kept, what = (2, "mesh or buffers") if tables is None else (3, "buffers, operations or operands")
+        if _without_indices(schedule)[:kept] != _without_indices(self.schedule)[:kept]:
+            raise ScheduleError(
+                f"{schedule.name}: its {what} are not those of {self.schedule.name}, which was bound; bind this "
+                "one anew"
+            )
+        if tables is None:
             self.calls[:] = self.executor.plan(schedule, self._memory(schedule))
-        elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
-            if _without_indices(schedule) != _without_indices(self.schedule):
-                raise ScheduleError(
-                    f"{schedule.name}: its buffers, operations or operands are not those of {self.schedule.name}, "
-                    f"which was bound; bind this one anew, it differs in more than its indices"
-                )
+        elif tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
             self.executor.plan(schedule, self._memory(schedule))
+        vars(self).pop("_overwritten", None)
         self.schedule = schedule
 
     @cached_property
