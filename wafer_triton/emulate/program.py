@@ -117,22 +117,25 @@ class Program:
         """Run `schedule` from now on; with `tables` one that differs from the bound one in indices alone.
 
         With `tables` the recorded CUDA graphs follow, of this program and of all that share the tables. Raises
-        ScheduleError for another difference, for another mesh or buffers in any case, and for a broken rule.
+        ScheduleError for another difference, without tables for another mesh, other buffers and a broken rule.
         """
-        rules.validate(schedule)
-        tables = self.tables if self.tables is not None and self.tables.entries else None  # else steps hold indices
-        kept, what = (2, "mesh or buffers") if tables is None else (3, "buffers, operations or operands")
-        if _without_indices(schedule)[:kept] != _without_indices(self.schedule)[:kept]:
-            raise ScheduleError(
-                f"{schedule.name}: its {what} are not those of {self.schedule.name}, which was bound; bind this "
-                "one anew"
-            )
-        if tables is None:
+        if self.tables is None or not self.tables.entries:  # steps hold their indices themselves
+            rules.validate(schedule)
+            self._demand(_memory_of, schedule, "mesh or buffers")
+            vars(self).pop("_overwritten", None)
             self.calls[:] = self.executor.plan(schedule, self._memory(schedule))
-        elif tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
+        elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
+            self._demand(_without_indices, schedule, "buffers, operations or operands")
             self.executor.plan(schedule, self._memory(schedule))
-        vars(self).pop("_overwritten", None)
         self.schedule = schedule
+
+    def _demand(self, common: Callable[[Schedule], object], schedule: Schedule, what: str) -> None:
+        """Raise ScheduleError unless a schedule has in `common` with the bound one what must stay."""
+        if common(schedule) != common(self.schedule):
+            raise ScheduleError(
+                f"{schedule.name}: its {what} are not those of {self.schedule.name}, which was bound; bind this one "
+                "anew"
+            )
 
     @cached_property
     def captured(self) -> Call:
@@ -229,6 +232,10 @@ class Program:
         return of.buffers[name]
 
 
+def _memory_of(schedule: Schedule) -> tuple[object, ...]:
+    return schedule.mesh, dict(schedule.buffers)
+
+
 @once
 def _without_indices(schedule: Schedule) -> tuple[object, ...]:
     """Return what the schedules of one set of tables have in common."""
@@ -239,7 +246,7 @@ def _without_indices(schedule: Schedule) -> tuple[object, ...]:
         )
         for each in schedule.rounds
     ]
-    return schedule.mesh, dict(schedule.buffers), rounds
+    return *_memory_of(schedule), rounds
 
 
 @dataclass(frozen=True, eq=False)
