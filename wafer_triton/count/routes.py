@@ -70,7 +70,9 @@ class Lines:
     def circuits(self) -> list[Circuit]:
         """All circuits by number."""
         along = self.routers.shape[2]
-        several = {code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in self.several.items()}
+        several = {
+            code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in self.several.items()
+        }
         return [several.get(code) or (code // along, (code % along,)) for code in self.codes.tolist()]
 
     @property
