@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from itertools import chain, product
+from itertools import product
 from operator import itemgetter
 from typing import Self
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
-from wafer_triton.count.runs import RoundRun, distinct_runs, stages
+from wafer_triton.count.runs import RoundRun, axes, distinct_runs, stages
 from wafer_triton.count.spans import Sides, fullest, line_loads, sends
 from wafer_triton.count.times import Turn, Turns, all_times, along, occurrences
 from wafer_triton.count.traffic import Traffic
@@ -155,27 +155,26 @@ class _Reader:
 
     def round(self, round_: Round, turns: Turns) -> Account:
         """Return messages, multiply-adds and flows of a round; of flows the most at any time of its turns."""
-        moved: dict[str, list[Moves]] = {}
-        for moves, _ in sends(round_, self.mesh):
-            moved.setdefault(moves.axis, []).append(moves)
+        sent = [moves for moves, _ in sends(round_, self.mesh)]
         return Account(
             rounds=1,
-            messages=sum(np.broadcast(*each.senders.grid(self.mesh)).size for each in chain(*moved.values())),
-            flows=max((self.flows(axis, own, turns) for axis, own in moved.items()), default=0),
+            messages=sum(np.broadcast(*each.senders.grid(self.mesh)).size for each in sent),
+            flows=max((self.flows(axis, sent, turns) for axis in axes(round_)), default=0),
             macs=sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core,
         )
 
     def loads(self, rounds: Mapping[tuple[Round, Turns], int]) -> Loads:
         """Return the bytes over each directed link in rounds that come so often in every turn."""
-        loads, moved = Loads(), dict[str, list[tuple[Moves, Turns, int]]](x=[], y=[])
-        for (round_, turns), times in rounds.items():
-            for moves, slot in sends(round_, self.mesh):
-                moved[moves.axis].append((moves, turns, self.buffers[slot.buffer].slot_bytes(slot) * times))
-        for axis, every in moved.items():
+        loads, moved = Loads(), [
+            (moves, turns, self.buffers[slot.buffer].slot_bytes(slot) * times)
+            for (round_, turns), times in rounds.items()
+            for moves, slot in sends(round_, self.mesh)
+        ]  # fmt: skip
+        for axis, ways in WAYS.items():
             sides = Sides.of(self.mesh, axis)
-            sums, kind = line_loads(self.crossed, axis, every)
+            sums, kind = line_loads(self.crossed, axis, moved)
             physical = sums[:, :-1, kind].reshape(2, sides.along, -1, sides.fold_across).sum(3)
-            loads.update(zip(WAYS[axis], physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
+            loads.update(zip(ways, physical.transpose(0, 2, 1) if axis == "x" else physical, strict=True))
         return loads
 
     def flows(self, axis: str, moved: Iterable[Moves], turns: Turns) -> int:

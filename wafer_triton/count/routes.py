@@ -22,7 +22,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import Random
@@ -116,11 +116,9 @@ def routes(schedule: Schedule) -> Routes:
 
 def _fitted(schedule: Schedule) -> Routes:
     """Return the routes of a schedule, coloured by first fit."""
-    mesh, moved = schedule.mesh, dict[str, list[tuple[Moves, Turns]]](x=[], y=[])
-    for turns, every in _moved(schedule).items():
-        for one in every:
-            moved[one.axis].append((one, turns))
-    x, y = (_lines(mesh, axis, own) for axis, own in moved.items())
+    mesh = schedule.mesh
+    moved = [(moves, turns) for turns, every in _moved(schedule).items() for moves in every]
+    x, y = (_lines(mesh, axis, [each for each in moved if each[0].axis == axis]) for axis in "xy")
     per_core, top = x.routers + y.routers.transpose(0, 2, 1)
     most = int(top.max())
     y = replace(y, kinds=[kind._replace(colours=most - 1 - kind.colours) for kind in y.kinds])
@@ -151,15 +149,15 @@ def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
     return found
 
 
-def _lines(mesh: Mesh, axis: str, moved: Iterable[tuple[Moves, Turns]]) -> Lines:
+def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> Lines:
     """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
-    sides, several, every = Sides.of(mesh, axis), Multicasts(), list(moved)
+    sides, several = Sides.of(mesh, axis), Multicasts()
     across = sides.across // sides.fold_across
-    alike, weights = on_lines(sides, [(moves, turns, 1) for moves, turns in every if not moves.paired])
+    alike, weights = on_lines(sides, [(moves, turns, 1) for moves, turns in moved if not moves.paired])
     codes = [_codes(line, sides, several)[1] for line in alike]
     has = weights.reshape(len(alike), across, sides.fold_across).any(2)
     apart = [np.zeros((2, 0), np.int64)]  # lines and codes of circuits that lines have for themselves
-    for moves, turns in every:
+    for moves, turns in moved:
         if moves.paired:
             line, own = _codes(moves, sides, several)
             for turn in along(axis, turns)[0]:

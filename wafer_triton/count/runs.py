@@ -43,8 +43,6 @@ def kind(round_: Round) -> str:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
-    if any(moves.passes_on for moves in round_.moves):
-        return "tiles"
     between: dict[tuple[str, Slot, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:

@@ -185,9 +185,9 @@ def on_lines(sides: Sides, moved: Sequence[tuple[Moves, Turns, int]]) -> tuple[l
 def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> tuple[Index, Index]:
     """Return the sums of weights of moves along an axis over each link, and the kind of each logical line, [across].
 
-    Lines of a kind have the same sums, [2, along + 1, kinds] by sending core.
+    Lines of a kind have the same sums, [2, along + 1, kinds] by sending core. Moves along the other axis do not count.
     """
-    every, sides = list(moved), Sides.of(crossed.mesh, axis)
+    every, sides = [each for each in moved if each[0].axis == axis], Sides.of(crossed.mesh, axis)
     paired = [each for each in every if each[0].paired]
     lines, weights = on_lines(sides, [each for each in every if not each[0].paired])
     kind = np.arange(sides.across)

@@ -96,19 +96,23 @@ class Traffic:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         if len(self.crossed) > 2048:  # spans of one run of an all-to-all may take 30 MB
             self.crossed.clear()
-        moved: dict[str, list[tuple[Moves, int]]] = {}
-        for moves, slot in chain.from_iterable(sends(round_, self.mesh) for round_ in run):
-            moved.setdefault(moves.axis, []).append((moves, WORD_BYTES if unit else self._size(slot)))
+        moved = [
+            (moves, WORD_BYTES if unit else self._size(slot))
+            for round_ in run
+            for moves, slot in sends(round_, self.mesh)
+        ]  # fmt: skip
         loads = list[tuple[int, float, int]]()
-        for axis, own in sorted(moved.items()):
+        for axis in sorted({moves.axis for moves, _ in moved}):
             fold = Sides.of(self.mesh, axis).fold_across
-            words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in own)
+            words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in moved)
             sums, kind = line_loads(self.crossed, axis, words)
             busiest = fullest(sums, kind, fold)
             # the mean of a logical line, times their number on a physical one, but no more than the busiest
             mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
             crossed = (
-                size * lines_of(moves, self.mesh) * int(self.crossed.of(moves).hops.sum()) for moves, size in own
+                size * lines_of(moves, self.mesh) * int(self.crossed.of(moves).hops.sum())
+                for moves, size in moved
+                if moves.axis == axis
             )
             loads.append((busiest, min(mean, float(busiest)), sum(crossed)))
         return _Walk(self.hops(run), tuple(loads))

@@ -115,11 +115,7 @@ class Builder:
 
     def like(self, name: str, of: str) -> str:
         """Declare a scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if there is no `of`."""
-        model, known = self.buffers[of], self.buffers.get(name)
-        if known is not None and (known.tile, known.dtype, known.slots, known.role) == (
-            model.tile, model.dtype, model.slots, "scratch"
-        ):  # fmt: skip
-            return name
+        model = self.buffers[of]
         return self.buffer(name, model.tile, model.dtype, "scratch", model.slots)
 
     def exchange(

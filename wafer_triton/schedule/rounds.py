@@ -272,10 +272,9 @@ def _together(line: Index, *ends: Index) -> tuple[Index, list[Index], bool]:
     order = np.lexsort((*ends, line))
     line, every = line[order], [end[order] for end in ends]
     starts = np.flatnonzero(np.diff(line, prepend=-2))
-    size, rest = divmod(len(line), max(1, len(starts)))
-    if rest or not (starts == np.arange(len(starts)) * size).all():
-        return line, every, True
-    if any((end.reshape(-1, size) != end[:size]).any() for end in every if size):
+    size = len(line) // max(1, len(starts))
+    alike = np.array_equal(starts, np.arange(0, len(line), max(1, size)))
+    if not alike or any((end.reshape(-1, size) != end[:size]).any() for end in every if size):
         return line, every, True
     return line[starts], [end[:size] for end in every], False
 

@@ -104,7 +104,8 @@ def _append(
     """Return the caches, NaN where no entry lies."""
     cache, results = block.cache(prefilled), {}
     before, after = cache.positions(count), cache.positions(count + 1)
-    for name, new in ((decode.cache_name("k", sequence), k), (decode.cache_name("v", sequence), v)):
+    for which, new in zip("kv", (k, v), strict=True):
+        name = decode.cache_name(which, sequence)
         held = caches[name].unflatten(0, after.shape)  # [rows, slots, ...]
         result = held.new_full(held.shape, float("nan"))
         for entry in range(count):

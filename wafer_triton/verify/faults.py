@@ -27,6 +27,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -149,22 +150,18 @@ def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
     """Yield the deadlock of a round, if cores wait in a circle: each writes to a slot that the next has yet to send."""
     exchanges, mesh = schedule.rounds[number].exchanges, schedule.mesh
     slots = {exchange.src for exchange in exchanges if exchange.src.is_fixed}
-    waits: dict[int, set[int]] = {}
-    for exchange in exchanges:
-        if exchange.dst in slots:
-            for sender, receiver in zip(*(ends.tolist() for ends in exchange.moves.ends(mesh)), strict=True):
-                waits.setdefault(sender, set()).add(receiver)
-    # take out cores that wait for none that waits, until only circles of waiting cores and who waits for them are left
-    while free := {core for core, awaited in waits.items() if not awaited & waits.keys()}:
-        waits = {core: awaited for core, awaited in waits.items() if core not in free}
-    if not waits:
-        return
-    walk = [min(waits)]
-    while walk[-1] not in walk[:-1]:
-        walk.append(min(waits[walk[-1]] & waits.keys()))
-    names = [divmod(core, mesh.shape[1]) for core in walk[walk.index(walk[-1]) :]]
-    message = " waits for ".join(f"core {name}" for name in names)
-    yield Finding("deadlock", f"{title(schedule, number)}: {message} to send first", number, names[0])
+    waits = TopologicalSorter[int]()
+    ends = [exchange.moves.ends(mesh) for exchange in exchanges if exchange.dst in slots]
+    for sender, receiver in sorted(np.concatenate(ends, 1).T.tolist() if ends else []):
+        waits.add(sender, receiver)
+    try:
+        waits.prepare()
+    except CycleError as error:
+        _, *circle = reversed(error.args[1])  # each core waits for the next
+        first = circle.index(min(circle))
+        names = [divmod(core, mesh.shape[1]) for core in (*circle[first:], *circle[: first + 1])]
+        message = " waits for ".join(f"core {name}" for name in names)
+        yield Finding("deadlock", f"{title(schedule, number)}: {message} to send first", number, names[0])
 
 
 def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:

@@ -18,12 +18,12 @@ from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import Formula, concat, on_tiles, rms_norm, swiglu
 from wafer_triton.verify.routing_draws import (
-    PADDED,
     experts_of,
     id_draw,
     regions_of,
     routing_runs,
     token_draw,
+    with_padded,
 )
 from wafer_triton.verify.specs import Tiles
 
@@ -42,7 +42,7 @@ def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, 
         regions, (*_, number) = regions_of(block), args
         filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
         draw = id_draw(block, tokens, number * regions.capacity)
-        return replace(intent, draw=on_tiles(schedule, draw), runs=filled + -(-filled // (PADDED - 1)))
+        return replace(intent, draw=on_tiles(schedule, draw), runs=with_padded(filled))
     runs = -(-e.count // e.top_k) if block.expert_regions is None else routing_runs(block)
     intent = replace(intent, draw=on_tiles(schedule, token_draw(block, tokens)), runs=runs)
     whole = sub_layer is expert_regions.prefill_experts_in_regions

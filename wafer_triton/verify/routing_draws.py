@@ -41,10 +41,14 @@ def _full_runs_before(run: int) -> int:
     return run - (run + PADDED - 2) // PADDED
 
 
+def with_padded(runs: int) -> int:
+    """Return the number of runs of which so many are without padding."""
+    return runs + -(-runs // (PADDED - 1))
+
+
 def routing_runs(block: Block) -> int:
     """Return how many runs it takes until each mesh row has filled each region, also padded, and had all the tokens."""
-    count = regions_of(block).count
-    return count + -(-count // (PADDED - 1)) + block.mesh.shape[0]
+    return with_padded(regions_of(block).count) + block.mesh.shape[0]
 
 
 def token_draw(block: Block, tokens: int) -> Formula:

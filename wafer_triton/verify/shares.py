@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,13 +52,14 @@ def explanation(
     got, want = (
         _growth(memory)[:, cell, element] for memory in (trace.machine.memory[name].numpy(), trace.results(name))
     )
-    missing = {*np.flatnonzero(np.isclose(got, 0) & ~np.isclose(want, 0)).tolist()}
+    has, should = ~np.isclose(got, 0), ~np.isclose(want, 0)
     kinds = {
-        "it lacks": missing,
-        "it has twice": np.flatnonzero(np.isclose(got, 2 * want) & ~np.isclose(want, 0)).tolist(),
-        "it should not have": np.flatnonzero(np.isclose(want, 0) & ~np.isclose(got, 0)).tolist(),
+        "it lacks": should & ~has,
+        "it has twice": should & np.isclose(got, 2 * want),
+        "it should not have": has & ~should,
     }
-    said = [f"{kind} {_listed([names[tile] for tile in sorted(of)])}" for kind, of in kinds.items() if of]
+    said = [f"{kind} {_listed([*compress(names, of)])}" for kind, of in kinds.items() if of.any()]
+    missing = {*np.flatnonzero(kinds["it lacks"]).tolist()}
     began = trace.mixed or trace.lost(missing, compared) or trace.first_wrong(compared)
     return "; ".join([*said, began] if began else said)
 
