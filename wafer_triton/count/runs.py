@@ -248,10 +248,7 @@ def _passes_on(stages: Stages) -> bool:
     position = 1 + max(int(max(moves.send.max(), moves.recv.max())) for moves in every)
     received = np.zeros((line + 1, position), bool)  # the last row stands for all lines that no moves name
     for number, stage in enumerate(stages.each):
-        ends = [
-            (slice(None) if moves.lines is None else moves.lines if moves.paired else moves.lines[:, None], moves)
-            for _, moves in stage
-        ]
+        ends = [(moves.line_of_each(line + 1), moves) for _, moves in stage]
         if number and not all(received[on, moves.send].all() for on, moves in ends):
             return False
         for on, moves in ends:
