@@ -43,6 +43,8 @@ def kind(round_: Round) -> str:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
+    if any(moves.passes_on for moves in round_.moves):  # as in an alignment, whose many moves need not be joined
+        return "tiles"
     between: dict[tuple[str, Slot, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:
