@@ -43,6 +43,8 @@ def kind(round_: Round) -> str:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
         return "product"
+    if any(moves.passes_on for moves in round_.moves):  # as in an alignment, whose many moves need not be joined
+        return "tiles"
     between: dict[tuple[str, Slot, Slot], list[Moves]] = {}
     for one in round_.exchanges:
         if one.moves.send.size:
@@ -248,10 +250,7 @@ def _passes_on(stages: Stages) -> bool:
     position = 1 + max(int(end.max(initial=-1)) for moves in every for end in (moves.send, moves.recv))
     received = np.zeros((line + 1, position), bool)  # the last row stands for all lines that no moves name
     for number, stage in enumerate(stages.each):
-        ends = [
-            (slice(None) if moves.lines is None else moves.lines if moves.paired else moves.lines[:, None], moves)
-            for _, moves in stage
-        ]
+        ends = [(moves.line_of_each(line + 1), moves) for _, moves in stage]
         if number and not all(received[on, moves.send].all() for on, moves in ends):
             return False
         for on, moves in ends:

@@ -87,11 +87,11 @@ def by_sender(moves: Moves, sides: Sides) -> tuple[Index, Index, Index, Index]:
     """
     length = sides.along * sides.fold
     sender = moves.send + moves.lines * length if moves.paired and moves.lines is not None else moves.send
-    goes = (moves.send // sides.fold != moves.recv // sides.fold).nonzero()[0]
+    start, end = moves.send // sides.fold, moves.recv // sides.fold
+    goes = (start != end).nonzero()[0]
     order = goes[np.argsort(sender[goes], kind="stable")]
-    sender, end = sender[order], moves.recv[order] // sides.fold
-    first = starts(sender)
-    return sender[first] // length, moves.send[order[first]] // sides.fold, end, first
+    first = starts(sender[order])
+    return sender[order[first]] // length, start[order[first]], end[order], first
 
 
 def sends(round_: Round, mesh: Mesh) -> list[tuple[Moves, Slot]]:
@@ -130,8 +130,7 @@ def joined(many: Sequence[Moves], across: int) -> Moves:
     length = 1 + max(int(end.max()) for moves in many for end in (moves.send, moves.recv))
     alike, codes = all(moves.lines is None for moves in many), list[Index]()
     for moves in many:
-        lines = np.arange(1 if alike else across) if moves.lines is None else moves.lines
-        messages = lines if moves.paired else lines[:, None], moves.send, moves.recv
+        messages = moves.line_of_each(1 if alike else across), moves.send, moves.recv
         codes.append(np.ravel_multi_index(messages, (across, length, length)).ravel())
     line, send, recv = np.unravel_index(np.unique(np.concatenate(codes)), (across, length, length))
     return Moves(many[0].axis, send, recv) if alike else Moves(many[0].axis, send, recv, line, paired=True)
@@ -172,14 +171,13 @@ def on_lines(sides: Sides, moved: Sequence[tuple[Moves, Turns, int]]) -> tuple[l
     The moves are along one axis, and not paired; of several that differ in lines alone the first is there.
     """
     first: dict[object, tuple[int, Moves]] = {}
-    for moves, _, _ in moved:
-        first.setdefault(moves.content[1:3], (len(first), moves))
-    in_turn = defaultdict[Turns, Index](lambda: np.zeros((sides.across, len(first)), np.int64))
-    for moves, turns, weight in moved:
+    numbers = [first.setdefault(moves.content[1:3], (len(first), moves))[0] for moves, _, _ in moved]
+    straight = np.zeros((sides.across, len(first)), np.int64)
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(straight), {(): straight})
+    for number, (moves, turns, weight) in zip(numbers, moved, strict=True):
         turns, times = along(moves.axis, turns)
-        number, _ = first[moves.content[1:3]]
         in_turn[turns][slice(None) if moves.lines is None else moves.lines, number] += weight * times
-    return [moves for _, moves in first.values()], spread(in_turn, np.zeros((sides.across, len(first)), np.int64)).T
+    return [moves for _, moves in first.values()], spread(in_turn).T
 
 
 def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, int]]) -> tuple[Index, Index]:
@@ -198,14 +196,14 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     for line, own in zip(lines, weights, strict=True):
         at, change = crossed.of(line).differences
         changes[at] += change * own
-    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes.T))
+    in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(changes.T), {(): changes.T})
     for moves, turns, weight in paired:
         turns, times = along(axis, turns)
         tiles = crossed.of(moves)
         assert tiles.line is not None
         for end, sign in zip(tiles.ends, (1, -1), strict=True):
             np.add.at(in_turn[turns], (tiles.line, end), sign * weight * times)
-    return spread(in_turn, changes.T).T.reshape(2, sides.along + 1, -1).cumsum(1), kind
+    return spread(in_turn).T.reshape(2, sides.along + 1, -1).cumsum(1), kind
 
 
 def fullest(loads: Index, kind: Index, fold: int) -> int:

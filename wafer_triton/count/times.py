@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import reduce
 from math import prod
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -70,8 +72,9 @@ def along(axis: str, turns: Turns) -> tuple[Turns, int]:
     return own, all_times(turns) // all_times(own)
 
 
-def spread(in_turn: Mapping[Turns, Index], total: Index) -> Index:
-    """Return a total, and all weights [lines, ...] that move with the lines in their turns, by doubling the times."""
+def spread(in_turn: Mapping[Turns, Index]) -> Index:
+    """Return the sum over all times of weights [lines, ...] that move in their turns, by doubling the times."""
+    sums = list[Index]()
     for turns, weights in in_turn.items():
         for turn in turns:
             before, back, first = turn.before, np.arange(len(weights)), weights
@@ -80,5 +83,5 @@ def spread(in_turn: Mapping[Turns, Index], total: Index) -> Index:
                 weights, back = weights + weights[back], back[back]
                 if bit == "1":
                     weights, back = first + weights[before], back[before]
-        total = total + weights
-    return total
+        sums.append(weights)
+    return reduce(add, sums)

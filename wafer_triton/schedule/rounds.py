@@ -439,12 +439,15 @@ class Moves(Value):
 
         A multicast has an entry for each of its receivers.
         """
-        along, across = (1, mesh.shape[1]) if self.axis == "x" else (mesh.shape[1], 1)
-        lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
-        if self.paired:
-            return lines * across + self.send * along, lines * across + self.recv * along
-        first = lines[:, None] * across
+        rows, cols = mesh.shape
+        along, across, lines = (1, cols, rows) if self.axis == "x" else (cols, 1, cols)
+        first = self.line_of_each(lines) * across
         return (first + self.send * along).ravel(), (first + self.recv * along).ravel()
+
+    def line_of_each(self, across: int) -> Index:
+        """Return the line of each message on a mesh of `across` lines; [lines, 1] if each of them has all messages."""
+        lines = np.arange(across) if self.lines is None else self.lines
+        return lines if self.paired else lines[:, None]
 
     @property
     def digest(self) -> tuple[int, ...]:

@@ -96,10 +96,10 @@ def _experts_in_regions(
 ) -> Tiles:  # fmt: skip
     """Return the results of as many passes as rows need, or of all but one."""
     routed = _prefill_routing(block, tokens, past, x, norm, router, real, **shared)
-    y, taken = routed["x"], {name: routed[name] for name in ("h", "shares", "slots", "ranks")}
+    y = routed["x"]
     for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
         if number != left_out:
-            y = y + _pass_output(block, number, **taken, wgu=wgu, wdown=wdown)
+            y = y + _pass_output(block, number, **routed, wgu=wgu, wdown=wdown)
     return {"x": y, "expert_ids": routed["expert_ids"], "demand": routed["demand"]}
 
 
@@ -154,8 +154,9 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> Tiles:
 
 
 def _pass_output(
-    block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
-) -> Tensor:
+    block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor,
+    **_: Tensor,
+) -> Tensor:  # fmt: skip
     """Return the experts' outputs times their shares, for the rows of tokens whose ranks pass `number` takes."""
     regions = regions_of(block)
     ups, downs = (weights.reshape(-1, *weights.shape[-2:]) for weights in (wgu, wdown))  # [slots, rows, columns]
