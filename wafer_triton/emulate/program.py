@@ -130,7 +130,7 @@ class Program:
         self.schedule = schedule
 
     def _demand(self, common: Callable[[Schedule], object], schedule: Schedule, what: str) -> None:
-        """Raise ScheduleError unless a schedule has in `common` with the bound one what must stay."""
+        """Raise ScheduleError about `what` differs unless `common` of a schedule and of the bound one are equal."""
         if common(schedule) != common(self.schedule):
             raise ScheduleError(
                 f"{schedule.name}: its {what} are not those of {self.schedule.name}, which was bound; bind this one "

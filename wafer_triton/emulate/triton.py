@@ -111,13 +111,15 @@ class TritonExecutor(Executor):
         """Return the operands and tables of messages; equal moves share a row of ends, unless tables are rewritten."""
         rewritten, along_x = memory.tables is not None, messages.axis == "x"
         lines, length = memory.mesh.shape[:: 1 if along_x else -1]
-        operands, places, routes = dict[object, Operand](), list[tuple[int, ...]](), list[Index]()
+        operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
         ends, rows = list[Index](), dict[object, int]()
 
         def place(x: Operand) -> tuple[int, int]:
-            memory_of = id(x.tensor), id(x.index)
-            operands.setdefault(memory_of, x._replace(offset=0))
-            return list(operands).index(memory_of), x.offset // messages.size
+            number = next((at for at, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index), None)
+            if number is None:
+                number = len(operands)
+                operands.append(x._replace(offset=0))
+            return number, x.offset // messages.size
 
         for moves, src, dst in messages.steps:
             ways, route = (*place(src), *place(dst)), None
@@ -143,7 +145,7 @@ class TritonExecutor(Executor):
         put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]
         tables = put(np.array(places)), put(np.stack(routes)), put(all_ends)
         strides = (length, 1) if along_x else (1, lines)
-        return Copies(tuple(operands.values()), *tables, len(places), number, lines, *strides)
+        return Copies(tuple(operands), *tables, len(places), number, lines, *strides)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         kernel, where = table.find(op.op), None if op.where is None else op.cores(memory.mesh)

@@ -245,7 +245,7 @@ def positions(what: str, given: Any, dims: int = 1) -> Index:
 
 
 def check_axis(what: str, axis: object) -> None:
-    """Raise ScheduleError for an axis that is none."""
+    """Raise ScheduleError, which begins with `what`, unless the axis is "x" or "y"."""
     if axis not in ("x", "y"):
         raise ScheduleError(f"{what}: axis {shown(axis)} is neither 'x' nor 'y'")
 

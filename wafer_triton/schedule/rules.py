@@ -237,7 +237,7 @@ class _Check:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", met[1])
 
     def where(self, op: str, cores: Cores) -> None:
-        """Demand that an operation names cores of the mesh, each once."""
+        """Raise unless the cores on which an operation runs are on the mesh, each named once."""
         for at, length, role in zip(cores.grid(self.mesh), self.mesh.shape, ("row", "column"), strict=True):
             if wrong := _off_mesh(role, at, length):
                 self.fail("off-mesh", f"{op}: {wrong}")

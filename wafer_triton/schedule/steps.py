@@ -357,10 +357,10 @@ def distinct(steps: Iterable[Step]) -> list[Occurrence]:
 def occurrences(
     steps: Iterable[Step], number: int = 0, times: int = 1, turning: tuple[Loop, ...] = ()
 ) -> Iterator[tuple[int, Round | Ring | Tree, int, tuple[Loop, ...]]]:
-    """Yield the rounds, rings and trees of the first time of all loops.
+    """Yield rounds, rings and trees in order, of a loop those of its first time alone.
 
-    Each has the number of its first round before it, and behind it how often it comes in each time of some loops: those
-    around it that turn lines, from the inside outwards.
+    Each comes as (number of its first round, step, times, turning): it runs `times` times in each time of the `turning`
+    loops, those around it that turn lines, innermost first.
     """
     for step in steps:
         if not isinstance(step, Loop):
