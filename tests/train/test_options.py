@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from wafer_triton.train.dies import wafer
-from wafer_triton.train.options import Case, ParallelSizes, option
+from wafer_triton.train.options import Case, Pairs, ParallelSizes, Traffic, option
 from wafer_triton.train.placement import placements
 from wafer_triton.train.planner import BETWEEN_WAFERS, plan
 from wafer_triton.train.solve import Label, Mix, layers
-from wafer_triton.train.workload import Workload, workload
+from wafer_triton.train.workload import Rules, Workload, workload
 
 DEVICE = replace(wafer("wafer-48"), name="2x2", rows=2, cols=2, flops=1e30, hbm_bytes_per_second=1e30)
 WORK = Workload("small", 4, 256, 8, 4, 1024, 512, True, sequence=64, batch=8)
@@ -110,3 +111,15 @@ def test_bubbles_are_a_micro_batch_of_each_other_wafer_and_what_is_handed_on():
     flops = 6 * 512 * 256 * 64 * 8  # of the head
     layers_joules = 4 * sum(own.joules for own in best.operators.values())
     assert best.joules == pytest.approx(layers_joules + flops / 2e12)
+
+
+def test_rings_move_sums_in_bytes_of_sums_and_links_take_the_time_of_all_that_crosses_them():
+    device = replace(wafer("wafer-32"), rows=2, cols=4)
+    split = ParallelSizes(tensor=8)
+    placed = placements(device, split.sizes)[0]
+    pairs, block = Pairs(device, [(split, placed)]), np.array([1e9])
+    some, wide = Traffic(pairs, Rules(element=2, sums=4)), Traffic(pairs, Rules(element=4, sums=4))
+    assert some.rings(1, block, 0, 1) == wide.rings(1, block, 0, 1) > 0 and (some.sent == wide.sent).all()
+    assert some.rings(1, block, 1, 0) < wide.rings(1, block, 1, 0)
+    busiest = max((some.sent[:, 0] @ placed.loads).tolist()) / device.link_bytes_per_second
+    assert some.crowded(np.array([0.25 * busiest])) == pytest.approx(0.75 * busiest)
