@@ -116,17 +116,3 @@ def test_a_queue_whose_maximum_misses_a_row_is_found(experts, tokens, monkeypatc
     rounds[11:13] = rounds[12:10:-1]  # the second step of the maximum before the first
     (finding,) = check(replace(schedule, rounds=tuple(rounds)), intent).findings
     assert finding.verdict == "wrong-values" and "demand[0]" in finding.message
-
-
-def test_a_missing_pass_is_named_with_its_rounds():
-    square = Mesh(4, 4, DEVICE)
-    on = block.Block(MIXTURE, square, expert_regions=ExpertRegions(2, 2))
-    args = (expert_regions.prefill_experts_in_regions, on, 2, 0, 2)
-    schedule, intent = block.schedule(*args), sub_layer_intent(*args)
-    assert check(schedule, intent).ok
-    for number, (first, last) in enumerate(((31, 58), (58, 85))):
-        rounds = schedule.rounds[:first] + schedule.rounds[last:]
-        (finding,) = check(replace(schedule, rounds=rounds), intent).findings
-        assert finding.verdict == "wrong-values"
-        said = f"all is as without pass {number + 1} of 2, rounds {first} to {last - 1} as built"
-        assert finding.message.endswith(said)

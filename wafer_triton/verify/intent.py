@@ -32,8 +32,7 @@ class Intent:
     judged.
 
     Tiles are random. `draw`, a function of a run's tiles and its number from 0, returns tiles to replace some of them.
-    `runs` is the number of runs that reach all of a schedule. `pieces` makes references of the results that lack a
-    piece of the schedule, by the piece's name, so that a finding names the missing piece.
+    `runs` is the number of runs that reach all of a schedule.
     """
 
     given: Mapping[str, PartitionSpec]
@@ -42,7 +41,6 @@ class Intent:
     reference: Callable[[Tiles], Tiles] | None = None
     draw: Callable[[Tiles, int], Tiles] | None = None
     runs: int = 1
-    pieces: Callable[[], Mapping[str, Callable[[Tiles], Tiles]]] | None = None
 
     def __post_init__(self) -> None:
         if type(self.runs) is not int or self.runs < 1:

@@ -6,9 +6,7 @@ tokens and expert ids of these intents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from wafer_triton.decoder import expert_regions, experts
@@ -44,22 +42,7 @@ def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, 
         draw = id_draw(block, tokens, number * regions.capacity)
         return replace(intent, draw=on_tiles(schedule, draw), runs=with_padded(filled))
     runs = -(-e.count // e.top_k) if block.expert_regions is None else routing_runs(block)
-    intent = replace(intent, draw=on_tiles(schedule, token_draw(block, tokens)), runs=runs)
-    whole = sub_layer is expert_regions.prefill_experts_in_regions
-    return replace(intent, pieces=partial(_references_without_pass, schedule, block, *args)) if whole else intent
-
-
-def _references_without_pass(
-    schedule: Schedule, block: Block, tokens: int, past: int, passes: int
-) -> Mapping[str, Callable[[Tiles], Tiles]]:  # fmt: skip
-    """Return, by the name of each pass, the reference without it."""
-    starts = [n for n, round_ in enumerate(schedule.rounds) if any(op.op == "dispatch" for op in round_.locals)]
-    return {
-        f"pass {number + 1} of {passes}, rounds {start} to {end - 1} as built": on_tiles(
-            schedule, partial(_experts_in_regions, block, tokens, past, passes, left_out=number)
-        )
-        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(schedule.rounds)], strict=True))
-    }
+    return replace(intent, draw=on_tiles(schedule, token_draw(block, tokens)), runs=runs)
 
 
 def _experts_on_all_cores(
@@ -92,14 +75,13 @@ def _prefill_pass(
 
 def _experts_in_regions(
     block: Block, tokens: int, past: int, passes: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor,
-    wgu: Tensor, wdown: Tensor, left_out: int | None = None, **shared: Tensor,
+    wgu: Tensor, wdown: Tensor, **shared: Tensor,
 ) -> Tiles:  # fmt: skip
-    """Return the results of as many passes as rows need, or of all but one."""
+    """Return the results of as many passes as rows need."""
     routed = _prefill_routing(block, tokens, past, x, norm, router, real, **shared)
     y = routed["x"]
     for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
-        if number != left_out:
-            y = y + _pass_output(block, number, **routed, wgu=wgu, wdown=wdown)
+        y = y + _pass_output(block, number, **routed, wgu=wgu, wdown=wdown)
     return {"x": y, "expert_ids": routed["expert_ids"], "demand": routed["demand"]}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
@@ -82,26 +82,10 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     for name, want in wanted.items():
         mismatch = _first_mismatch(name, machine.read(name), want, compared[name])
         if mismatch is not None:
-            results = {other: machine.read(other) for other in wanted}
-            missing = _missing_piece(schedule, intent, tiles, results, compared)
-            began = "" if missing else _explanation(whole, intent, tiles, mismatch)
+            began = _explanation(whole, intent, tiles, mismatch)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
-            return [mismatch.finding(schedule, missing, began, unnamed)]
+            return [mismatch.finding(schedule, began, unnamed)]
     return []
-
-
-def _missing_piece(
-    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
-    compared: dict[str, NDArray[np.bool_]],
-) -> str:  # fmt: skip
-    """Return the piece without which the intent's reference gives exactly these results; "" if there is none."""
-    runs = len(next(iter(got.values())))
-    pieces = intent.pieces() if intent.pieces is not None else {}
-    for name, reference in pieces.items():
-        wanted = expected_results(schedule, replace(intent, reference=reference), tiles, runs)
-        if all(_first_mismatch(other, got[other], want, compared[other]) is None for other, want in wanted.items()):
-            return name
-    return ""
 
 
 def _explanation(
@@ -295,10 +279,9 @@ class _Mismatch:
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, missing: str, began: str, unnamed: list[str]) -> Finding:
+    def finding(self, schedule: Schedule, began: str, unnamed: list[str]) -> Finding:
         slot, core = schedule.place(self.buffer, self.cell)
         message = f"ends with {self.got:.7g} in element {self.element} of {slot}, not with {self.want:.7g}"
-        message += f"; all is as without {missing}" if missing else ""
         message += f"; {began}" if began else ""
         if unnamed:
             message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"
