@@ -15,14 +15,7 @@ from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import Formula, concat, on_tiles, rms_norm, swiglu
-from wafer_triton.verify.routing_draws import (
-    experts_of,
-    id_draw,
-    regions_of,
-    routing_runs,
-    token_draw,
-    with_padded,
-)
+from wafer_triton.verify.routing_draws import id_draw, routing_runs, token_draw, with_padded
 from wafer_triton.verify.specs import Tiles
 
 if TYPE_CHECKING:
@@ -35,9 +28,9 @@ def with_routing_draws(intent: Intent, sub_layer: SubLayer, schedule: Schedule, 
     """Return the intent of a sub-layer; one of experts draws tokens or ids that reach every expert, region and pass."""
     if sub_layer not in FORMULAS:
         return intent
-    e, tokens = experts_of(block), args[0] if args else block.batch
+    e, tokens = block.experts, args[0] if args else block.batch
     if sub_layer is expert_regions.prefill_pass:
-        regions, (*_, number) = regions_of(block), args
+        regions, (*_, number) = block.experts_in_regions[1], args
         filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
         draw = id_draw(block, tokens, number * regions.capacity)
         return replace(intent, draw=on_tiles(schedule, draw), runs=with_padded(filled))
@@ -49,8 +42,8 @@ def _experts_on_all_cores(
     block: Block, *_: int, x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tiles:  # fmt: skip
     """Return the results of experts that are cut over all cores."""
-    e, h = experts_of(block), rms_norm(block, x, norm)
-    expert_ids, shares, close = _choose(e, h @ router)
+    h = rms_norm(block, x, norm)
+    expert_ids, shares, close = _choose(block.experts, h @ router)
     y = _mixed(h, expert_ids, shares, wgu, wdown, block.mesh.shape[1])
     return {name: each.masked_fill(close, float("nan")) for name, each in (("x", x + y), ("expert_ids", expert_ids))}
 
@@ -58,19 +51,44 @@ def _experts_on_all_cores(
 def _prefill_routing(
     block: Block, tokens: int, past: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor, **shared: Tensor
 ) -> Tiles:
-    h = rms_norm(block, x, norm)
-    routing = _routing(block, h @ router, real)
-    e, y = experts_of(block), x
+    """Return the routing of tokens whose `real` is above 0; others go nowhere.
+
+    It has ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1], all of them NaN if
+    rounding may decide a choice. x has the shared expert's output too.
+    """
+    (e, regions), h = block.experts_in_regions, rms_norm(block, x, norm)
+    expert_ids, shares, close = _choose(e, h @ router)
+    own, goes = expert_ids[:, : e.top_k], real[:, None] > 0
+    region = own % regions.count
+    slots = (region * regions.held(e) + own // regions.count).where(goes, -1)
+    taken = ((region[..., None] == own.new_tensor(range(regions.count))) & goes[..., None]).to(own.dtype)
+    queued = taken.reshape(block.mesh.shape[0], -1, regions.count).cumsum(1)  # in the order of tokens and choices
+    ranks = ((queued.reshape(taken.shape) - 1) * taken).sum(-1)
+    routing = {
+        "expert_ids": expert_ids,
+        "shares": shares,
+        "slots": slots,
+        "ranks": ranks,
+        "demand": queued.amax()[None],
+    }
+    if close.any():
+        routing = {name: each * float("nan") for name, each in routing.items()}
     if e.shared:
         output = swiglu(h, shared["wgu.shared"], shared["wdown.shared"], block.mesh.shape[1])
-        y = x + routing["shares"][:, e.top_k, None] * output
-    return {"x": y, "h": h, **routing}
+        x = x + routing["shares"][:, e.top_k, None] * output
+    return {"x": x, "h": h, **routing}
 
 
 def _prefill_pass(
-    block: Block, tokens: int, past: int, number: int, /, x: Tensor, h: Tensor, **more: Tensor
+    block: Block, tokens: int, past: int, number: int, /, x: Tensor, h: Tensor, shares: Tensor, slots: Tensor,
+    ranks: Tensor, wgu: Tensor, wdown: Tensor, **_: Tensor,
 ) -> Tiles:  # fmt: skip
-    return {"x": x + _pass_output(block, number, h, **more)}
+    """Return x with the experts' outputs times their shares, for the rows of tokens whose ranks pass `number` takes."""
+    regions = block.experts_in_regions[1]
+    ups, downs = (weights.reshape(-1, *weights.shape[-2:]) for weights in (wgu, wdown))  # [slots, rows, columns]
+    passing = slots.where(ranks // regions.capacity == number, -1)
+    columns = block.mesh.shape[1] // regions.side
+    return {"x": x + _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, columns)}
 
 
 def _experts_in_regions(
@@ -78,11 +96,11 @@ def _experts_in_regions(
     wgu: Tensor, wdown: Tensor, **shared: Tensor,
 ) -> Tiles:  # fmt: skip
     """Return the results of as many passes as rows need."""
-    routed = _prefill_routing(block, tokens, past, x, norm, router, real, **shared)
-    y = routed["x"]
-    for number in range(-(-tokens * experts_of(block).top_k // regions_of(block).capacity)):
-        y = y + _pass_output(block, number, **routed, wgu=wgu, wdown=wdown)
-    return {"x": y, "expert_ids": routed["expert_ids"], "demand": routed["demand"]}
+    e, regions = block.experts_in_regions
+    routed = {**_prefill_routing(block, tokens, past, x, norm, router, real, **shared)}
+    for number in range(-(-tokens * e.top_k // regions.capacity)):
+        routed |= _prefill_pass(block, tokens, past, number, wgu=wgu, wdown=wdown, **routed)
+    return {name: routed[name] for name in ("x", "expert_ids", "demand")}
 
 
 # --- plain computations ---
@@ -109,41 +127,6 @@ def _mixed(h: Tensor, numbers: Tensor, shares: Tensor, ups: Tensor, downs: Tenso
     for number, (up, down) in enumerate(zip(ups, downs, strict=True)):
         y += (shares * (numbers == number)).sum(-1, True) * swiglu(h, up, down, columns)
     return y
-
-
-def _routing(block: Block, logits: Tensor, real: Tensor) -> Tiles:
-    """Return the routing of tokens whose `real` is above 0; others go nowhere.
-
-    It has ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1], all of them NaN if
-    rounding may decide a choice.
-    """
-    e, regions = experts_of(block), regions_of(block)
-    expert_ids, shares, close = _choose(e, logits)
-    own, goes = expert_ids[:, : e.top_k], real[:, None] > 0
-    region = own % regions.count
-    slots = (region * regions.held(e) + own // regions.count).where(goes, -1)
-    taken = ((region[..., None] == own.new_tensor(range(regions.count))) & goes[..., None]).to(own.dtype)
-    queued = taken.reshape(block.mesh.shape[0], -1, regions.count).cumsum(1)  # in the order of tokens and choices
-    ranks = ((queued.reshape(taken.shape) - 1) * taken).sum(-1)
-    routing = {
-        "expert_ids": expert_ids,
-        "shares": shares,
-        "slots": slots,
-        "ranks": ranks,
-        "demand": queued.amax()[None],
-    }
-    return {name: each * float("nan") for name, each in routing.items()} if bool(close.any()) else routing
-
-
-def _pass_output(
-    block: Block, number: int, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor,
-    **_: Tensor,
-) -> Tensor:  # fmt: skip
-    """Return the experts' outputs times their shares, for the rows of tokens whose ranks pass `number` takes."""
-    regions = regions_of(block)
-    ups, downs = (weights.reshape(-1, *weights.shape[-2:]) for weights in (wgu, wdown))  # [slots, rows, columns]
-    passing = slots.where(ranks // regions.capacity == number, -1)
-    return _mixed(h, passing, shares[:, : slots.shape[1]], ups, downs, block.mesh.shape[1] // regions.side)
 
 
 FORMULAS: dict[SubLayer, Formula] = {

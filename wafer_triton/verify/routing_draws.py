@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wafer_triton.decoder.block import Block
-from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.plain import Formula
 from wafer_triton.verify.specs import Tiles
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PADDED = 4  # one of this many runs has tokens of padding
-
-
-def experts_of(block: Block) -> Experts:
-    """Return the experts of a block's model."""
-    assert block.shape.experts is not None, "the model of the block has no experts"
-    return block.shape.experts
-
-
-def regions_of(block: Block) -> ExpertRegions:
-    """Return the regions of a block's experts."""
-    assert block.expert_regions is not None, "the experts of the block have no regions"
-    return block.expert_regions
 
 
 def _is_padded(run: int) -> bool:
@@ -48,7 +35,7 @@ def with_padded(runs: int) -> int:
 
 def routing_runs(block: Block) -> int:
     """Return how many runs it takes until each mesh row has filled each region, also padded, and had all the tokens."""
-    return with_padded(regions_of(block).count) + block.mesh.shape[0]
+    return with_padded(block.experts_in_regions[1].count) + block.mesh.shape[0]
 
 
 def token_draw(block: Block, tokens: int) -> Formula:
@@ -59,7 +46,7 @@ def token_draw(block: Block, tokens: int) -> Formula:
     """
 
     def draw(run: int, /, x: Tensor, norm: Tensor, router: Tensor, real: Tensor | None = None) -> Tiles:
-        new = {"x": _steer(experts_of(block), x, norm, router, _wanted_experts(block, len(x), tokens, run))}
+        new = {"x": _steer(block.experts, x, norm, router, _wanted_experts(block, len(x), tokens, run))}
         if real is None:
             return new
         row = run % (runs := routing_runs(block)) - (runs - block.mesh.shape[0])
@@ -77,7 +64,7 @@ def _wanted_experts(block: Block, count: int, tokens: int, run: int) -> list[lis
 
     With regions a row prefers the experts of one region, another one in each run. Else the tokens take all in turn.
     """
-    e, regions, wanted = experts_of(block), block.expert_regions, []
+    e, regions, wanted = block.experts, block.expert_regions, []
     for token in range(count):
         if regions is None:
             start = (run * count + token) * e.top_k
@@ -108,7 +95,7 @@ def _steer(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[lis
 
 def id_draw(block: Block, tokens: int, first: int) -> Formula:
     """Return a function that draws expert ids of ranks from `first` on to fill a pass; some runs add ids of others."""
-    e, regions = experts_of(block), regions_of(block)
+    e, regions = block.experts_in_regions
     held, wanted, own = regions.held(e), tokens * e.top_k, regions.living(e)
     rows = [(region, rank) for rank in range(regions.capacity) for region in range(regions.count) if own[region]]
 

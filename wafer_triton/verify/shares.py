@@ -7,9 +7,8 @@ then grows by is the tile's share in it: 1 in a sum, 0 where the tile never came
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +21,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[np.float64]
+Masks = Mapping[str, NDArray[np.bool_]]  # of buffers' slots, [rows, cols, slots]
 NAMED = 4  # tiles that a message names
 
 
-@dataclass(frozen=True)
-class _Unused:
+class _Unused(NamedTuple):
     """A value that no one read: in which slot it lay, the round that wrote it (-1: given) or that overwrote it."""
 
     buffer: str
     cell: int
     written: int
     overwritten: int | None
-    tiles: frozenset[int]  # that have a share in it
+    tiles: NDArray[np.bool_]  # whether each tile has a share in it
 
 
 @np.errstate(invalid="ignore")  # where memory is infinite
 def explanation(
-    schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor],
-    compared: Mapping[str, NDArray[np.bool_]], names: Sequence[str], wrong: tuple[str, int, int],
+    schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor], compared: Masks,
+    names: Sequence[str], wrong: tuple[str, int, int],
 ) -> str:  # fmt: skip
     """Return whose shares in a wrong element are not as `wanted`, and where that began; "" if neither can be told.
 
@@ -49,9 +48,7 @@ def explanation(
     """
     (name, cell, element), trace = wrong, _Trace(schedule, tiles, wanted)
     trace.run()
-    got, want = (
-        _growth(memory)[:, cell, element] for memory in (trace.machine.memory[name].numpy(), trace.results(name))
-    )
+    got, want = (_growth(values[name])[:, cell, element] for values in (trace.memory, trace.wanted))
     has, should = ~np.isclose(got, 0), ~np.isclose(want, 0)
     kinds = {
         "it lacks": should & ~has,
@@ -59,8 +56,7 @@ def explanation(
         "it should not have": has & ~should,
     }
     said = [f"{kind} {_listed([*compress(names, of)])}" for kind, of in kinds.items() if of.any()]
-    missing = {*np.flatnonzero(kinds["it lacks"]).tolist()}
-    began = trace.mixed or trace.lost(missing, compared) or trace.first_wrong(compared)
+    began = trace.mixed or trace.lost(kinds["it lacks"], compared) or trace.first_wrong(compared)
     return "; ".join([*said, began] if began else said)
 
 
@@ -70,19 +66,17 @@ class _Trace:
     def __init__(self, schedule: Schedule, tiles: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
         from wafer_triton.emulate.reference import Reference
 
-        self.schedule, self.mesh, self.wanted = schedule, schedule.mesh, wanted
+        self.schedule = schedule
         self.machine = Reference(schedule, tiles, exact=True, runs=len(next(iter(tiles.values()))))
-        cells = {name: schedule.mesh.cores * buffer.slots for name, buffer in schedule.buffers.items()}
-        self.read = {name: np.zeros(many, np.bool_) for name, many in cells.items()}
-        self.written = {name: np.full(many, -1) for name, many in cells.items()}
+        # [2 + T, cells, elements]; the machine writes to this memory
+        self.memory = {name: memory.numpy() for name, memory in self.machine.memory.items()}
+        self.wanted = {name: want.numpy().reshape(self.memory[name].shape) for name, want in wanted.items()}
+        self.read = {name: np.zeros(memory.shape[1], np.bool_) for name, memory in self.memory.items()}
+        self.written = {name: np.full(memory.shape[1], -1) for name, memory in self.memory.items()}
         self.unused: list[_Unused] = []
         self.mixed = ""
-        sums = [_sums(self.results(name)) for name in wanted]
-        self.sums = np.unique(np.concatenate(sums, 1), axis=1).T if sums else np.zeros((0, 0))
-
-    def results(self, name: str) -> Array:
-        wanted = self.wanted[name].numpy()
-        return wanted.reshape(len(wanted), -1, self.schedule.buffers[name].numel)
+        sums = [_sums(want)[1] for want in self.wanted.values()]
+        self.sums = np.unique(np.concatenate(sums, 1), axis=1).T
 
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
@@ -94,8 +88,7 @@ class _Trace:
                         self.reads(access)
                     self.writes(access, number)
             self.machine.run(number + 1)
-            if not self.mixed:
-                self.mixed = self.mix(number)
+            self.mixed = self.mixed or self.mix(number)
 
     def reads(self, access: Access) -> None:
         self.read[access.slot.buffer][access.cells(self.schedule)] = True
@@ -108,47 +101,41 @@ class _Trace:
 
     def drop(self, name: str, cells: Index, number: int | None) -> None:
         """Note values of the machine's memory that no one reads any more."""
-        memory = self.machine.memory[name].numpy()[:, cells]
-        has = (_growth(memory) != 0).any(2)
+        has = (_growth(self.memory[name][:, cells]) != 0).any(2)
         for cell, of in zip(cells.tolist(), has.T, strict=True):
             if of.any():
-                tiles = frozenset(np.flatnonzero(of).tolist())
-                self.unused.append(_Unused(name, cell, int(self.written[name][cell]), number, tiles))
+                self.unused.append(_Unused(name, cell, int(self.written[name][cell]), number, of))
 
     def mix(self, number: int) -> str:
         """Return where a sum was first written that is part of no result; "" if there is none."""
-        for name in self.schedule.buffers:
+        for name, memory in self.memory.items() if len(self.sums) else ():
             cells = np.flatnonzero(self.written[name] == number)
-            memory = self.machine.memory[name].numpy()[:, cells]
-            shares = _sums(memory, keep=True)
-            for cell, share in zip(cells.tolist(), shares.T, strict=True):
-                if not np.isnan(share).any() and len(self.sums) and not _is_part(share, self.sums):
+            even, shares = _sums(memory[:, cells])
+            for cell, share in zip(cells[even].tolist(), shares.T, strict=True):
+                if not _is_part(share, self.sums):
                     came = self.arrivals(cell, name, number)
                     return f"from round {number} on {at(self.schedule, name, cell)} cannot become right{came}"
         return ""
 
     def arrivals(self, cell: int, name: str, number: int) -> str:
         """Return what came to the core of a slot in a round, and from where."""
-        _, (row, col) = self.schedule.place(name, cell)
-        core, came = row * self.mesh.shape[1] + col, []
+        core, came = cell // self.schedule.buffers[name].slots, []
         for exchange in self.schedule.rounds[number].exchanges:
-            senders, receivers = exchange.moves.ends(self.mesh)
+            senders, receivers = exchange.moves.ends(self.schedule.mesh)
             sent = self.schedule.cells(exchange.src, senders)
             # of a whole buffer the first slot is named
             came += [at(self.schedule, exchange.src.buffer, int(cell)) for cell in sent[receivers == core].ravel()[:1]]
         return f", where {' and '.join(came)} came" if came else ""
 
-    def lost(self, missing: set[int], compared: Mapping[str, NDArray[np.bool_]]) -> str:
-        """Return where the shares that are `missing` were last, in a value that no one read; "" if nowhere."""
-        for name in self.schedule.buffers:
-            left = ~self.read[name]
-            if name in self.wanted:
-                left &= ~compared[name].ravel()
+    def lost(self, missing: NDArray[np.bool_], compared: Masks) -> str:
+        """Return where the shares of `missing` tiles were last, in a value that no one read; "" if nowhere."""
+        for name, read in self.read.items():
+            left = ~read & ~compared[name].ravel() if name in self.wanted else ~read
             self.drop(name, np.flatnonzero(left), None)
-        lost = [value for value in self.unused if missing and value.tiles >= missing]
+        lost = [value for value in self.unused if missing.any() and value.tiles[missing].all()]
         if not lost:
             return ""
-        value = min(lost, key=lambda value: (len(value.tiles), value.written))
+        value = min(lost, key=lambda value: (value.tiles.sum(), value.written))
         last = f"last seen in {at(self.schedule, value.buffer, value.cell)}, which"
         if value.written >= 0:
             return f"{last} round {value.written} writes and nothing reads"
@@ -156,12 +143,11 @@ class _Trace:
             return f"{last} nothing reads"
         return f"{last} round {value.overwritten} overwrites before anything reads it"
 
-    def first_wrong(self, compared: Mapping[str, NDArray[np.bool_]]) -> str:
+    def first_wrong(self, compared: Masks) -> str:
         """Return the wrong result that was the first to be written for the last time."""
         places = []
-        for name in self.wanted:
-            got, want = (memory[0] for memory in (self.machine.memory[name].numpy(), self.results(name)))
-            wrong = compared[name].ravel() & ~(np.isclose(got, want) | np.isnan(want)).all(1)
+        for name, (want, *_) in self.wanted.items():
+            wrong = compared[name].ravel() & ~(np.isclose(self.memory[name][0], want) | np.isnan(want)).all(1)
             places += [(int(self.written[name][cell]), name, int(cell)) for cell in np.flatnonzero(wrong)]
         if not places:
             return ""
@@ -183,16 +169,15 @@ def _growth(memory: Array) -> Array:
     return np.nan_to_num(memory[1:-1] - memory[0])
 
 
-def _sums(memory: Array, keep: bool = False) -> Array:
-    """Return the shares [T, cells] of T tiles in slots that hold sums of them.
+def _sums(memory: Array) -> tuple[NDArray[np.bool_], Array]:
+    """Return which slots [cells] hold sums of T tiles, and the tiles' shares in those [T, sums].
 
-    Other slots, whose elements differ in their shares or do not grow evenly, are left out, or NaN with `keep`.
+    In other slots elements differ in their shares, or do not grow evenly.
     """
     grown = _growth(memory)
     even = np.isclose(np.nan_to_num(memory[-1] - memory[0]), 2 * grown.sum(0)).all(1)
     even &= np.isclose(grown, grown[..., :1]).all((0, 2)) & ~np.isnan(memory[0]).any(1)
-    shares = grown[..., 0]
-    return np.where(even, shares, np.nan) if keep else shares[:, even]
+    return even, grown[:, even, 0]
 
 
 def _is_part(share: Array, sums: Array) -> bool:

@@ -26,7 +26,6 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import letters
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.access import accesses, walk
-from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.slices import backward_slice
@@ -69,7 +68,6 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     if all(_compared(want, compared[name]).isnan().all() for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
         return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
-    whole = schedule
     if work > MOST_WORK:
         schedule = backward_slice(schedule, {name: compared[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
@@ -82,24 +80,25 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     for name, want in wanted.items():
         mismatch = _first_mismatch(name, machine.read(name), want, compared[name])
         if mismatch is not None:
-            began = _explanation(whole, intent, tiles, mismatch)
+            began = _explanation(schedule, intent, tiles, compared, work, mismatch)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
             return [mismatch.finding(schedule, began, unnamed)]
     return []
 
 
 def _explanation(
-    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], wrong: _Mismatch
+    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], compared: dict[str, NDArray[np.bool_]], work: float,
+    wrong: _Mismatch,
 ) -> str:  # fmt: skip
     """Return which tiles have a wrong share in a result, and where that began; "" where it takes longer than a second.
 
-    Tiles that an intent draws by its own rule cannot be raised one by one.
+    Tiles that an intent draws by its own rule cannot be raised one by one. `work` is that of a run.
     """
     from wafer_triton.verify.shares import at, explanation
 
     copies = {buffer: _copies(schedule, intent, buffer) for buffer in tiles}
     many = sum(int(numbers.max()) + 1 for numbers in copies.values())
-    if intent.draw is not None or many > MOST_TILES or (2 + many) * _work(schedule) > SMALL_WORK:
+    if intent.draw is not None or many > MOST_TILES or (2 + many) * work > SMALL_WORK:
         return ""
     raised = {buffer: of[wrong.run].expand(2 + many, *of[wrong.run].shape).clone() for buffer, of in tiles.items()}
     names: list[str] = []
@@ -112,7 +111,7 @@ def _explanation(
         flat[-1] += 2
     wanted = expected_results(schedule, intent, raised, 2 + many)
     place = wrong.buffer, wrong.cell, wrong.element
-    return explanation(schedule, raised, wanted, _compared_slots(schedule, intent, 1), names, place)
+    return explanation(schedule, raised, wanted, compared, names, place)
 
 
 def _check_fits(schedule: Schedule, intent: Intent) -> None:
@@ -167,8 +166,9 @@ def _copies(schedule: Schedule, intent: Intent, name: str) -> NDArray[np.int64]:
 
 def copied_tiles(schedule: Schedule, intent: Intent) -> dict[str, tuple[int, int]]:
     """Return the numbers of tiles and of different tiles of each given buffer whose spec makes some of them copies."""
-    counted = {name: _copies(schedule, intent, name) for name in intent.given}
-    return {name: (of.size, int(of.max()) + 1) for name, of in counted.items() if int(of.max()) + 1 < of.size}
+    copies = {name: _copies(schedule, intent, name) for name in intent.given}
+    counted = {name: (numbers.size, int(numbers.max()) + 1) for name, numbers in copies.items()}
+    return {name: (tiles, different) for name, (tiles, different) in counted.items() if different < tiles}
 
 
 def _with_draws(
@@ -176,8 +176,7 @@ def _with_draws(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Replace random tiles by those that the intent's `draw` returns, rounded to the buffer's dtype."""
     for run in range(len(next(iter(tiles.values()), ()))):
-        made = _evaluate(schedule, draw, _tiles_of_run(tiles, run), run)
-        for name, new in made.items():
+        for name, new in _evaluate(schedule, "draw", draw, tiles, run, run).items():
             if name not in tiles or new.numel() != tiles[name][run].numel():
                 raise ScheduleError(
                     f"{schedule.name}: the intent draws {list(new.shape)} for {name}; draw tiles that are given, of "
@@ -196,8 +195,7 @@ def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor
     import torch
 
     assert intent.reference is not None
-    # a reference may write its inputs
-    computed = [_evaluate(schedule, intent.reference, _tiles_of_run(tiles, run)) for run in range(runs)]
+    computed = [_evaluate(schedule, "reference", intent.reference, tiles, run) for run in range(runs)]
     unknown = sorted(computed[0].keys() - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
@@ -211,14 +209,13 @@ def expected_results(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor
 
 
 def _evaluate(
-    schedule: Schedule, function: Callable[..., Tiles], tiles: dict[str, Tensor], *run: int
+    schedule: Schedule, what: str, function: Callable[..., Tiles], tiles: dict[str, Tensor], run: int, *args: int
 ) -> dict[str, Tensor]:
-    """Return what a reference, or a draw of a `run`, returns; ScheduleError, with its line, unless it is tensors."""
+    """Return `function` of the tiles of a run, and of `args`; ScheduleError, with its line, unless it is tensors."""
     import torch
 
-    what = "draw" if run else "reference"
     try:
-        made = function(tiles, *run)
+        made = function({name: given[run].clone() for name, given in tiles.items()}, *args)  # it may write its inputs
     except Exception as error:
         place, words = extract_tb(error.__traceback__)[-1], str(error).partition("\n")[0]
         raise ScheduleError(
@@ -233,19 +230,15 @@ def _evaluate(
         ) from None
 
 
-def _tiles_of_run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
-    return {name: given[run].clone() for name, given in tiles.items()}
-
-
 def _work(schedule: Schedule) -> float:
     """Return the elements that a run moves, plus a tenth of its multiply-adds."""
-    return sum(times * _round_work(schedule, round_) for round_, times in Counter(schedule.rounds).items())
-
-
-def _round_work(schedule: Schedule, round_: Round) -> float:
-    moved = sum(access.cells(schedule).size * schedule.buffers[access.slot.buffer].numel for access in accesses(round_))
-    work = (op.cores(schedule.mesh).size * sum(local.find(op.op).work(**op.params)) for op in round_.locals)
-    return moved + sum(work) / 10
+    moved = computed = 0
+    for round_, times in Counter(schedule.rounds).items():
+        for access in accesses(round_):
+            moved += times * access.cells(schedule).size * schedule.buffers[access.slot.buffer].numel
+        for op in round_.locals:
+            computed += times * op.cores(schedule.mesh).size * sum(local.find(op.op).work(**op.params))
+    return moved + computed / 10
 
 
 def _compared_slots(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
