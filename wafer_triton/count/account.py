@@ -7,7 +7,7 @@ physical cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
@@ -179,19 +179,17 @@ class _Reader:
 
     def flows(self, axis: str, moved: Iterable[Moves], turns: Turns) -> int:
         """Return the most messages on a link at any time of their turns."""
-        fold, turns = Sides.of(self.mesh, axis).fold_across, along(axis, turns)[0]
+        fold = Sides.of(self.mesh, axis).fold_across
         sums, kind = line_loads(self.crossed, axis, ((moves, (), 1) for moves in moved))
-        every = self.rows(turns) if fold > 1 and turns else [np.arange(len(kind))]
-        return max(fullest(sums, kind[rows], fold) for rows in every)
-
-    def rows(self, turns: Turns) -> Iterator[Index]:
-        """Yield for all times of the innermost turn the rows that did the same in the first time, [times, rows]."""
-        first, *others = turns
-        for each in product(*map(self.times, others)):
-            rows = self.times(first)
+        # which lines share a physical one hangs on the time
+        first, *others = [self.times(turn) for turn in along(axis, turns)[0] if fold > 1] or [np.arange(len(kind))]
+        most = 0
+        for each in product(*others):
+            lines = first  # for every time of the innermost turn those that did the same in the first, [times, lines]
             for own in each:
-                rows = rows[:, own]
-            yield rows
+                lines = lines[..., own]
+            most = max(most, fullest(sums, kind[lines], fold))
+        return most
 
 
 def multiply_adds(op: Local) -> int:
@@ -205,6 +203,6 @@ def _most(loads: Loads) -> int:
 
 def _blocks(counts: Index, block: int) -> Index:
     """Return the counts, added up over `block` neighbours along every axis."""
-    for axis, size in enumerate(counts.shape if block > 1 else ()):
+    for axis, size in enumerate(counts.shape):
         counts = np.add.reduceat(counts, np.arange(0, size, block), axis)
     return counts

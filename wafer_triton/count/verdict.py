@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from wafer_triton.count.account import Account
@@ -44,7 +45,8 @@ def verdict(
     no rival).
     """
     device = mesh.device
-    reference = _alone(count, mesh, c) if reference_cycles is None else reference_cycles
+    alone = replace(count, hops=mesh.rows + mesh.cols, stages=max(mesh.rows, mesh.cols))
+    reference = latency(alone, c) if reference_cycles is None else reference_cycles
     return {
         "P": busy_share >= BUSY_SHARE,
         "L": latency(count, c) <= LATENCY_RATIO * reference,
@@ -55,18 +57,9 @@ def verdict(
 
 def latency(count: Account, c: Latencies) -> float:
     """Return cycles of the critical path but for compute: hops, routing stages and serialised words."""
-    return count.hops * c.hop_cycles + count.stages * c.stage_cycles + _serial(count, c)
+    return count.hops * c.hop_cycles + count.stages * c.stage_cycles + count.serial_words * c.word_cycles
 
 
 def busy_share(size: int, cores: int) -> float:
     """Return the share of a line's cores that hold some of a dimension which is cut into whole tiles."""
     return -(-size // -(-size // cores)) / cores
-
-
-def _alone(count: Account, mesh: Mesh, c: Latencies) -> float:
-    across = c.hop_cycles * (mesh.rows + mesh.cols) + c.stage_cycles * max(mesh.rows, mesh.cols)
-    return across + _serial(count, c)
-
-
-def _serial(count: Account, c: Latencies) -> float:
-    return count.serial_words * c.word_cycles

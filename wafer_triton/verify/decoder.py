@@ -17,8 +17,7 @@ from wafer_triton.verify.intent import Intent
 from wafer_triton.verify.plain import (
     Formula,
     concat,
-    head_mean_squares,
-    joint_mean_squares,
+    head_norm,
     plain_intent,
     rms_norm,
     segment_widths,
@@ -48,11 +47,9 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
         qkv = qkv + more["bqkv"]
     qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head_width))  # [tokens, columns, heads, head]
     if c.qk_norm:
-        scaled = block.query_heads + block.kv_heads
+        heads, v = qkv.split((block.query_heads + block.kv_heads, block.kv_heads), 2)
         weight = more["qk_norm"].unflatten(-1, (-1, block.head_width)).transpose(0, 1)
-        means = joint_mean_squares(block, qkv) if c.qk_norm_whole else head_mean_squares(block, qkv)
-        qkv = qkv.clone()
-        qkv[:, :, :scaled] *= (means[:, :, :scaled] + c.rms_norm_eps).rsqrt() * weight
+        qkv = concat([head_norm(block, heads, weight), v], 2)
     if c.clip_qkv is not None:
         qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split((block.query_heads, block.kv_heads, block.kv_heads), 2)

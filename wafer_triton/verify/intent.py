@@ -45,10 +45,10 @@ class Intent:
     def __post_init__(self) -> None:
         if type(self.runs) is not int or self.runs < 1:
             raise ScheduleError(f"Intent: runs = {shown(self.runs)} must be a whole number of at least 1")
-        named = {letter for name, spec in self.given.items() for letter in cuts(name, spec)}
-        named |= {
-            letter for spec in self.given.values() if isinstance(spec, str) for letter in re.findall(r"\w+", spec)
-        }
+        named = set[str]()
+        for name, spec in self.given.items():
+            cut = cuts(name, spec)
+            named.update(re.findall(r"\w+", spec) if isinstance(spec, str) else cut)
         for name, spec in self.result.items():
             if unknown := [letter for letter in cuts(name, spec) if letter not in named]:
                 raise ScheduleError(

@@ -89,19 +89,18 @@ def rms_norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
     return x * (x.square().sum(-1, True) / c.hidden_size + c.rms_norm_eps).rsqrt() * weight
 
 
-def head_mean_squares(block: Block, qkv: Tensor) -> Tensor:
-    """Return the mean square of each head of projections [tokens, columns, heads, head], over its columns."""
-    squares = [part.sum((1, 3), True).expand_as(part) for part in qkv.square().split(segment_widths(block), 1)]
-    return concat(squares, 1) / block.shape.head_dim
-
-
-def joint_mean_squares(block: Block, qkv: Tensor) -> Tensor:
-    """Return the mean square of all query heads together, and of all key heads, in the shape of `qkv`."""
-    c, squares = block.shape, qkv.square().sum((1, 3), True).expand_as(qkv)
-    copies = (block.layout.rows("k") >= 0).sum() / c.kv_width
-    q, k, v = squares.split((block.query_heads, block.kv_heads, block.kv_heads), 2)
-    sums = q.sum(2, True).expand_as(q) / c.q_width, k.sum(2, True).expand_as(k) / (copies * c.kv_width), v
-    return concat(list(sums), 2)
+def head_norm(block: Block, heads: Tensor, weight: Tensor) -> Tensor:
+    """Return RMSNorm of query and key heads [tokens, columns, heads, head], of each, or of all of a kind together."""
+    c, squares = block.shape, heads.square()
+    if c.qk_norm_whole:
+        q, k = squares.sum((1, 3), True).split((block.query_heads, block.kv_heads), 2)
+        key_width = (block.layout.rows("k") >= 0).sum()  # copies of key heads included
+        means = [(q.sum(2, True) / c.q_width).expand_as(q), (k.sum(2, True) / key_width).expand_as(k)]
+        mean = concat(means, 2)
+    else:
+        sums = [part.sum((1, 3), True).expand_as(part) for part in squares.split(segment_widths(block), 1)]
+        mean = concat(sums, 1) / c.head_dim
+    return heads * ((mean + c.rms_norm_eps).rsqrt() * weight)
 
 
 def segment_widths(block: Block) -> list[int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wafer_triton.decoder.block import Block
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.plain import Formula
@@ -67,16 +69,13 @@ def _wanted_experts(block: Block, count: int, tokens: int, run: int) -> list[lis
     e, regions, wanted = block.experts, block.expert_regions, []
     for token in range(count):
         if regions is None:
-            start = (run * count + token) * e.top_k
-            wanted.append([(start + choice) % e.count for choice in range(e.top_k)])
-            continue
-        row, place = divmod(token, tokens)
-        order: list[int] = []
-        for region in range(regions.count):
-            living = regions.living(e)[(row + _full_runs_before(run) + region) % regions.count]
-            first = place * e.top_k % max(1, len(living))
-            order += [*living[first:], *living[:first]]
-        wanted.append(list(dict.fromkeys(order))[: e.top_k])
+            order = np.roll(range(e.count), -(run * count + token) * e.top_k).tolist()
+        else:
+            row, place = divmod(token, tokens)
+            living, first = regions.living(e), (row + _full_runs_before(run)) % regions.count
+            in_turn = (*living[first:], *living[:first])
+            order = [expert for own in in_turn for expert in np.roll(own, -place * e.top_k).tolist()]
+        wanted.append(order[: e.top_k])
     return wanted
 
 
