@@ -226,9 +226,10 @@ def _searched(fitted: Routes) -> Routes:
         circuit, line = np.nonzero(colour >= 0)
         low.append(np.stack([line, lines.low[circuit]])[::turned])
         high.append(np.stack([line, lines.high[circuit]])[::turned])
-    begins = np.concatenate(low, 1)[:, :, None] <= np.concatenate(high, 1)[:, None]
-    begins = begins[0] & begins[1]
-    meet = begins & begins.T
+    rows, cols = (
+        np.concatenate(low, 1)[:, :, None] <= np.concatenate(high, 1)[:, None]
+    )  # one begins before another ends
+    meet = rows & rows.T & cols & cols.T
     np.fill_diagonal(meet, False)
     best = np.concatenate([colour[colour >= 0] for colour in both])
     while colours > fitted.maximum and (fewer := _without_last(meet, best, colours - 1)) is not None:

@@ -21,7 +21,7 @@ makes a round cheaper, and buffers' names are of no account.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -49,8 +49,7 @@ def kind(round_: Round) -> str:
     for one in round_.exchanges:
         if one.moves.send.size:
             between.setdefault((one.axis, one.src, one.dst), []).append(one.moves)
-    named = [int(moves.lines.max()) for moves in round_.moves if moves.lines is not None]
-    together = [joined(moves, 2 + max(named, default=-1)) for moves in between.values()]  # the last line: all others
+    together = [joined(moves, _named_lines(round_.moves)) for moves in between.values()]
     if any(moves.passes_on for moves in together):
         return "tiles"
     if combines(round_):
@@ -245,17 +244,21 @@ def _is_one_run(tree: Tree) -> bool:
 @once  # trees of other buffers share stages
 def _passes_on(stages: Stages) -> bool:
     """Return whether every core that sends, but for those of the first stage, has received before."""
-    every = [moves for stage in stages.each for _, moves in stage]
-    line = 1 + max((int(moves.lines.max()) for moves in every if moves.lines is not None), default=-1)
-    position = 1 + max(int(end.max(initial=-1)) for moves in every for end in (moves.send, moves.recv))
-    received = np.zeros((line + 1, position), bool)  # the last row stands for all lines that no moves name
+    lines = _named_lines(stages.moves)
+    positions = 1 + max(int(end.max(initial=-1)) for moves in stages.moves for end in (moves.send, moves.recv))
+    received = np.zeros((lines, positions), bool)
     for number, stage in enumerate(stages.each):
-        ends = [(moves.line_of_each(line + 1), moves) for _, moves in stage]
+        ends = [(moves.line_of_each(lines), moves) for _, moves in stage]
         if number and not all(received[on, moves.send].all() for on, moves in ends):
             return False
         for on, moves in ends:
             received[on, moves.recv] = True
     return True
+
+
+def _named_lines(every: Sequence[Moves]) -> int:
+    """Return the number of lines up to the last that some moves name, and one that stands for all others."""
+    return 2 + max((int(moves.lines.max()) for moves in every if moves.lines is not None), default=-1)
 
 
 def stages(run: RoundRun) -> int:

@@ -158,13 +158,6 @@ def starts(ordered: Index) -> Index:
     return begins.nonzero()[0]
 
 
-def lines_of(moves: Moves, mesh: Mesh) -> int:
-    """Return how many lines have the spans of some moves."""
-    if moves.paired:
-        return 1
-    return Sides.of(mesh, moves.axis).across if moves.lines is None else len(moves.lines)
-
-
 def on_lines(sides: Sides, moved: Sequence[tuple[Moves, Turns, int]]) -> tuple[list[Moves], Index]:
     """Return moves that differ on a line, and the sums of their weights over all times, [moves, logical lines].
 

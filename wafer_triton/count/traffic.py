@@ -24,8 +24,8 @@ from math import ceil
 import numpy as np
 
 from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.count.spans import Crossed, Sides, fullest, line_loads, lines_of, sends
-from wafer_triton.schedule.rounds import Exchange, Index, Moves, Round, Slot
+from wafer_triton.count.spans import Crossed, Sides, fullest, line_loads, sends
+from wafer_triton.schedule.rounds import Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
@@ -103,38 +103,38 @@ class Traffic:
         ]  # fmt: skip
         loads = list[tuple[int, float, int]]()
         for axis in sorted({moves.axis for moves, _ in moved}):
-            fold = Sides.of(self.mesh, axis).fold_across
+            sides = Sides.of(self.mesh, axis)
             words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in moved)
             sums, kind = line_loads(self.crossed, axis, words)
-            busiest = fullest(sums, kind, fold)
+            busiest = fullest(sums, kind, sides.fold_across)
             # the mean of a logical line, times their number on a physical one, but no more than the busiest
-            mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * fold
-            crossed = (
-                size * lines_of(moves, self.mesh) * int(self.crossed.of(moves).hops.sum())
-                for moves, size in moved
-                if moves.axis == axis
-            )
-            loads.append((busiest, min(mean, float(busiest)), sum(crossed)))
+            mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * sides.fold_across
+            crossed = 0
+            for moves, size in moved:
+                if moves.axis == axis:
+                    lines = 1 if moves.paired else len(moves.line_of_each(sides.across))
+                    crossed += size * lines * int(self.crossed.of(moves).hops.sum())
+            loads.append((busiest, min(mean, float(busiest)), crossed))
         return _Walk(self.hops(run), tuple(loads))
 
     def hops(self, run: Iterable[Round]) -> int:
         """Return the hops of a run (see above)."""
         hops = 0
         for along, rounds in groupby(run, axes):
-            exchanges = [round_.exchanges for round_ in rounds]
-            hops += max((self._longest_path(exchanges, axis) for axis in along), default=0)
+            moved = [round_.moves for round_ in rounds]
+            hops += max((self._longest_path(moved, axis) for axis in along), default=0)
         return hops
 
-    def _longest_path(self, exchanges: Sequence[Sequence[Exchange]], axis: str) -> int:
-        """Return the longest path that data can take on a line of an axis, given the exchanges of each round."""
-        rounds = [[one.moves for one in together if one.axis == axis] for together in exchanges]
+    def _longest_path(self, moved: Sequence[Sequence[Moves]], axis: str) -> int:
+        """Return the longest path that data can take on a line of an axis, given the moves of each round."""
+        rounds = [[moves for moves in together if moves.axis == axis] for together in moved]
         alike = all(moves.lines is None for together in rounds for moves in together)
-        across, named = 1 if alike else Sides.of(self.mesh, axis).across, list[Index]()
+        across, named = 1 if alike else Sides.of(self.mesh, axis).across, []
         most = np.zeros(across, np.int64)  # by line, the longest moves of all rounds together
         for together in rounds:
             longest = np.zeros(across, np.int64)
             for moves in together:
-                tiles, lines = self.crossed.of(moves), np.arange(across) if moves.lines is None else moves.lines
+                tiles, lines = self.crossed.of(moves), moves.line_of_each(across).ravel()
                 of_lines = (lines, tiles.hops.max(initial=0)) if tiles.line is None else (tiles.line, tiles.hops)
                 np.maximum.at(longest, *of_lines)
                 named.append(np.zeros(across, np.int64))
