@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.count.spans import Sides, joined
 from wafer_triton.schedule.access import Access, acts, written
-from wafer_triton.schedule.rounds import Moves, Round, Slot, Value, once
+from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, Value, once
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Loop, Ring, Stages, Step, Tree, count, flat
 
@@ -98,7 +98,7 @@ class RoundRun(Value):
 
 def runs(schedule: Schedule) -> list[RoundRun]:
     """Return the rounds of a schedule cut into runs, in order of time."""
-    return [run for run, _ in _Cutter(schedule).joined((RoundRun((round_,)), 1) for round_ in schedule.rounds)]
+    return [run for run, _ in _joined(schedule, ((RoundRun((round_,)), 1) for round_ in schedule.rounds))]
 
 
 def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
@@ -108,8 +108,7 @@ def counted_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
     are listed if one run may span them. On a folded mesh it depends on the time which of a loop's turning lines share a
     physical one: all times are listed of up to `FOLDED_ROUNDS` rounds, of more the first stands for all.
     """
-    cutter = _Cutter(schedule)
-    return cutter.joined(cutter.pieces(schedule.rounds.steps))
+    return _joined(schedule, _pieces(schedule, schedule.rounds.steps))
 
 
 def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
@@ -122,75 +121,67 @@ def distinct_runs(schedule: Schedule) -> list[tuple[RoundRun, int]]:
 
 FOLDED_ROUNDS = 512  # take 0.3 s; from 4 x 6 cores on the first time of A B^T has the words of all
 SENT, CAME = 1, 2  # a slot's data is that of a run, as it was sent in it, or as it came or was computed from such data
-Cells = dict[str, NDArray[np.int8]]  # of buffers, [cores * slots]: 0, `SENT` or `CAME`
+
+
+def _pieces(schedule: Schedule, steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
+    """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
+    for step in steps:
+        if isinstance(step, Tree) and _is_one_run(step):
+            yield RoundRun((step,)), 1
+        elif isinstance(step, Ring) and kind(step.ends[0]) == "product":
+            for number, round_ in enumerate(step.rounds[:3]):
+                yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
+        elif isinstance(step, Loop) and step.count:
+            yield from _pieces_of_loop(schedule, step)
+        else:
+            yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
+
+
+def _pieces_of_loop(schedule: Schedule, loop: Loop) -> Iterator[tuple[RoundRun, int]]:
+    turns = loop.lines is not None
+    if turns and loop.count <= FOLDED_ROUNDS and Sides.of(schedule.mesh, loop.axis).fold_across > 1:
+        for number in range(loop.times):
+            yield from _pieces(schedule, loop.at(number))
+        return
+    time = _joined(schedule, _pieces(schedule, loop.body))
+    spans = _Joined(schedule, [time[-1][0]]).goes_on(time[0][0])  # one run may span the repetitions
+    if spans and turns and any(loop.axis in axes(round_) for round_ in flat(loop.body)):
+        # its data does not go on along the same lines
+        yield from ((RoundRun((round_,)), 1) for round_ in loop.rounds)
+    elif loop.times < 3 or spans:
+        yield from time * loop.times
+    else:
+        yield from time
+        yield from ((run, repeats * (loop.times - 2)) for run, repeats in time)
+        yield from time
+
+
+def _joined(schedule: Schedule, pieces: Iterable[tuple[RoundRun, int]]) -> list[tuple[RoundRun, int]]:
+    """Return runs, each joined with the runs that continue it."""
+    cut: list[_Joined] = []
+    for run, repeats in pieces:
+        if cut and cut[-1].repeats == repeats and cut[-1].goes_on(run):
+            cut[-1].runs.append(run)
+        else:
+            if cut:
+                cut[-1].data.clear()
+            cut.append(_Joined(schedule, [run], repeats))
+    return [(RoundRun(tuple(step for run in one.runs for step in run.steps)), one.repeats) for one in cut]
 
 
 @dataclass
 class _Joined:
-    """Runs that are one, how often it comes, and the data of the first `carried` of them."""
+    """Runs that are one, how often it comes, and what slots hold of the data of the first `carried` of them."""
 
+    schedule: Schedule
     runs: list[RoundRun]
     repeats: int = 1
-    data: Cells = field(default_factory=Cells)
+    data: dict[str, NDArray[np.int8]] = field(default_factory=dict)  # of buffers, [cores * slots]: 0, `SENT` or `CAME`
     carried: int = 0
 
-
-class _Cutter:
-    """Cuts the rounds of a schedule into runs."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-
-    def pieces(self, steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
-        """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
-        for step in steps:
-            if isinstance(step, Tree) and _is_one_run(step):
-                yield RoundRun((step,)), 1
-            elif isinstance(step, Ring) and kind(step.ends[0]) == "product":
-                for number, round_ in enumerate(step.rounds[:3]):
-                    yield RoundRun((round_,)), 1 if number == 0 else (step.count - number + 1) // 2
-            elif not isinstance(step, Loop):
-                yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
-            elif step.count:
-                fold = 1 if step.lines is None else Sides.of(self.schedule.mesh, step.axis).fold_across
-                if fold > 1 and step.count <= FOLDED_ROUNDS:
-                    for number in range(step.times):
-                        yield from self.pieces(step.at(number))
-                    continue
-                time = self.joined(self.pieces(step.body))
-                spans = self.goes_on(_Joined([time[-1][0]]), time[0][0])  # one run may span the repetitions
-                turns = step.lines is not None and any(step.axis in axes(round_) for round_ in flat(step.body))
-                if spans and turns:  # whose data does not go on along the same lines
-                    yield from ((RoundRun((round_,)), 1) for round_ in step.rounds)
-                elif step.times <= 3 or spans:
-                    for _ in range(step.times):
-                        yield from time
-                else:
-                    yield from time
-                    yield from ((run, repeats * (step.times - 2)) for run, repeats in time)
-                    yield from time
-
-    def joined(self, pieces: Iterable[tuple[RoundRun, int]]) -> list[tuple[RoundRun, int]]:
-        """Return runs, each joined with the runs that continue it."""
-        cut: list[_Joined] = []
-        for run, repeats in pieces:
-            if cut and cut[-1].repeats == repeats and self.goes_on(cut[-1], run):
-                cut[-1].runs.append(run)
-            else:
-                if cut:
-                    cut[-1].data.clear()
-                cut.append(_Joined([run], repeats))
-        return [
-            (
-                one.runs[0] if len(one.runs) == 1 else RoundRun(tuple(step for run in one.runs for step in run.steps)),
-                one.repeats,
-            )
-            for one in cut
-        ]
-
-    def goes_on(self, before: _Joined, after: RoundRun) -> bool:
-        """Return whether a run continues those before it."""
-        last, first = before.runs[-1].ends[1], after.ends[0]
+    def goes_on(self, after: RoundRun) -> bool:
+        """Return whether a run continues these."""
+        last, first = self.runs[-1].ends[1], after.ends[0]
         common = kind(last)
         if common != kind(first) or common in ("local", "product"):
             return False
@@ -198,40 +189,35 @@ class _Cutter:
             return axes(last) == axes(first) and combines(last) == combines(first)
         if common == "stream" and len(axes(last) | axes(first)) > 1:
             return False
-        written = frozenset[str]().union(*(run.written for run in before.runs))
+        written = frozenset[str]().union(*(run.written for run in self.runs))
         if written.isdisjoint(sources(first)):  # as in an all-gather, whose buffers of many slots need not be followed
             return False
-        for run in before.runs[before.carried :]:
+        for run in self.runs[self.carried :]:
             for round_ in run:
-                self.carry(before.data, round_)
-        before.carried = len(before.runs)
-        sent = [self.of(before.data, access).ravel() for access in acts(first)[0].reads]
-        held = np.concatenate(sent)
-        return bool(held.size and held.min() >= SENT and held.max() == CAME)
+                self.carry(round_)
+        self.carried = len(self.runs)
+        sent = np.concatenate([cells[at].ravel() for cells, at in map(self.held, acts(first)[0].reads)])
+        return bool(sent.size and sent.min() >= SENT and sent.max() == CAME)
 
-    def carry(self, data: Cells, round_: Round) -> None:
-        """Add the data of a round to that of a run, and take away what it overwrites."""
+    def carry(self, round_: Round) -> None:
+        """Add the data of a round, and take away what it overwrites."""
         for op, reads, writes in acts(round_):
-            of = [self.of(data, access) for access in reads]
+            read = [*map(self.held, reads)]
             if op is None:
-                for access, before in zip(reads, of, strict=True):
-                    self.mark(data, access, np.maximum(before, SENT))
-                came = np.array(CAME)
+                for cells, at in read:
+                    cells[at] = np.maximum(cells[at], SENT)
+                came = np.array(CAME, np.int8)
             else:
-                came = np.max([each.max(1) if each.ndim > 1 else each for each in of], axis=0)
-            for access in writes:
-                self.mark(data, access, came)
+                came = np.max([cells[at].max(1) if at.ndim > 1 else cells[at] for cells, at in read], axis=0)
+            for cells, at in map(self.held, writes):
+                cells[at.T] = came  # in all slots of a whole buffer
 
-    def of(self, data: Cells, access: Access) -> NDArray[np.int8]:
-        """Return what a slot of some cores holds of the run: [cores], or of a whole buffer [cores, slots]."""
-        at, name = access.cells(self.schedule), access.slot.buffer
-        return data[name][at] if name in data else np.zeros(at.shape, np.int8)
-
-    def mark(self, data: Cells, access: Access, values: NDArray[np.int8]) -> None:
-        at, name = access.cells(self.schedule), access.slot.buffer
-        if name not in data:
-            data[name] = np.zeros(self.schedule.mesh.cores * self.schedule.buffers[name].slots, np.int8)
-        data[name][at] = values if values.ndim == at.ndim else np.reshape(values, (-1, *[1] * (at.ndim - 1)))
+    def held(self, access: Access) -> tuple[NDArray[np.int8], Index]:
+        """Return the data of a buffer, and where in it the cells of an access are."""
+        name = access.slot.buffer
+        if name not in self.data:
+            self.data[name] = np.zeros(self.schedule.mesh.cores * self.schedule.buffers[name].slots, np.int8)
+        return self.data[name], access.cells(self.schedule)
 
 
 @once
