@@ -155,7 +155,7 @@ def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> Lines
     across = sides.across // sides.fold_across
     alike, weights = on_lines(sides, [(moves, turns, 1) for moves, turns in moved if not moves.paired])
     codes = [_codes(line, sides, several)[1] for line in alike]
-    has = weights.reshape(len(alike), across, sides.fold_across).any(2)
+    has = np.asarray(weights.reshape(len(alike), across, sides.fold_across).any(2).T)
     apart = [np.zeros((2, 0), np.int64)]  # lines and codes of circuits that lines have for themselves
     for moves, turns in moved:
         if moves.paired:
@@ -173,12 +173,12 @@ def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> Lines
     for (start, to), number in zip(several, np.searchsorted(used, [*several.values()]), strict=True):
         receivers = np.frombuffer(to, np.int64)
         low[number], high[number] = min(start, receivers[0]), max(start, receivers[-1])
-    members: dict[tuple[bytes, bytes], list[int]] = {}
-    for at, (held, alone) in enumerate(zip(np.ascontiguousarray(has.T), each, strict=True)):
-        members.setdefault((held.tobytes(), alone.tobytes()), []).append(at)
+    members = defaultdict[tuple[bytes, bytes], list[int]](list)
+    for at, (held, alone) in enumerate(zip(has, each, strict=True)):
+        members[held.tobytes(), alone.tobytes()].append(at)
     kinds, routers = list[Kind](), np.zeros((2, across, sides.along), np.int64)
-    for (patterns, _), lines in members.items():
-        here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(np.frombuffer(patterns, bool)))]
+    for lines in members.values():
+        here = [each[lines[0]], *(codes[number] for number in np.flatnonzero(has[lines[0]]))]
         numbers = np.searchsorted(used, np.unique(np.concatenate(here)))
         numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
         colours, of_line = _first_fit(low[numbers], high[numbers], sides.along)

@@ -104,11 +104,9 @@ def _explanation(
     names: list[str] = []
     for buffer, numbers in copies.items():
         flat = raised[buffer].view(2 + many, len(numbers), -1)
-        for tile in range(int(numbers.max()) + 1):
-            cells = np.flatnonzero(numbers == tile)
-            flat[1 + len(names), cells] += 1
-            names.append(at(schedule, buffer, int(cells[0])))
+        flat[1 + len(names) + numbers, np.arange(len(numbers))] += 1
         flat[-1] += 2
+        names += [at(schedule, buffer, cell) for cell in np.unique(numbers, return_index=True)[1].tolist()]
     wanted = expected_results(schedule, intent, raised, 2 + many)
     place = wrong.buffer, wrong.cell, wrong.element
     return explanation(schedule, raised, wanted, compared, names, place)
