@@ -93,16 +93,9 @@ class Account(Counts):
 def account(schedule: Schedule) -> Account:
     """Return the counts of a schedule: rounds, stages, hops, messages, bytes over links, multiply-adds and SRAM."""
     with rules.reading(schedule):
-        reader, held, rounds = _Reader(schedule), sram.account(schedule), occurrences(schedule)
-        every = ((round_, turns, times * all_times(turns)) for (round_, turns), times in rounds.items())
-        added = sum((reader.round(round_, turns) * times for round_, turns, times in every), Account())
-        added = sum((reader.run(run) * times for run, times in distinct_runs(schedule)), added)
-        return replace(
-            added,
-            busiest_link_bytes=_most(reader.loads(rounds)),
-            sram_peak_bytes=held.peak_bytes,
-            sram_by_buffer=held.by_buffer,
-        )
+        held = sram.account(schedule)
+        counts = _Reader(schedule).counts(occurrences(schedule), distinct_runs(schedule))
+        return replace(counts, sram_peak_bytes=held.peak_bytes, sram_by_buffer=held.by_buffer)
 
 
 def round_account(schedule: Schedule, round_: Round) -> Account:
@@ -142,9 +135,14 @@ class _Reader:
         self.times = cache(Turn.all)
 
     def alone(self, round_: Round) -> Account:
-        """Return the counts of a round, those of its critical path and of its busiest link among them."""
-        counts = self.round(round_, ()) + self.run(RoundRun((round_,)))
-        return replace(counts, busiest_link_bytes=_most(self.loads({(round_, ()): 1})))
+        """Return the counts of a round."""
+        return self.counts({(round_, ()): 1}, [(RoundRun((round_,)), 1)])
+
+    def counts(self, rounds: Mapping[tuple[Round, Turns], int], runs: Iterable[tuple[RoundRun, int]]) -> Account:
+        """Return the counts of rounds that come so often in every turn, and of the runs that they are cut into."""
+        each = (self.round(round_, turns) * (times * all_times(turns)) for (round_, turns), times in rounds.items())
+        added = sum((self.run(run) * times for run, times in runs), sum(each, Account()))
+        return replace(added, busiest_link_bytes=max(int(load.max()) for load in self.loads(rounds).values()))
 
     def run(self, run: RoundRun) -> Account:
         """Return the counts of a run on its critical path, and its bytes over links."""
@@ -195,10 +193,6 @@ class _Reader:
 def multiply_adds(op: Local) -> int:
     """Return the multiply-adds of the products of a local operation."""
     return int(local.find(op.op).work(**op.params)[0])
-
-
-def _most(loads: Loads) -> int:
-    return max(int(load.max()) for load in loads.values())
 
 
 def _blocks(counts: Index, block: int) -> Index:

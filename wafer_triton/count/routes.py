@@ -24,14 +24,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.spans import Sides, by_sender, on_lines, sends, starts
+from wafer_triton.count.spans import ContentKey, Sides, by_sender, content_key, on_lines, sends, starts
 from wafer_triton.count.times import Turn, Turns, along
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round
@@ -128,16 +127,16 @@ def _fitted(schedule: Schedule) -> Routes:
 def colours(schedule: Schedule) -> int:
     """Return the number of colours of `routes(schedule)`."""
     ways = sorted((turns, sorted(each.digest for each in moves)) for turns, moves in _moved(schedule).items())
-    alike = schedule.mesh.shape, schedule.mesh.fold, blake2b(repr(ways).encode(), digest_size=16).digest()
-    if alike not in _COLOURS:
+    key = content_key(schedule.mesh, ways)
+    if key not in _COLOURS:
         if len(_COLOURS) >= 4096:
             _COLOURS.clear()
-        _COLOURS[alike] = routes(schedule).colours
-    return _COLOURS[alike]
+        _COLOURS[key] = routes(schedule).colours
+    return _COLOURS[key]
 
 
 # Colours of a mesh by its messages, a quarter of a kilobyte each.
-_COLOURS: dict[tuple[tuple[int, int], tuple[int, int], bytes], int] = {}
+_COLOURS: dict[ContentKey, int] = {}
 
 
 def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:

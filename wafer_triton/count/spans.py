@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy as np
 from wafer_triton.count.times import Turns, along, spread
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, disjoint, once
+
+ContentKey = tuple[tuple[int, int], tuple[int, int], bytes]
 
 
 class Sides(NamedTuple):
@@ -134,6 +137,11 @@ def joined(many: Sequence[Moves], across: int) -> Moves:
         codes.append(np.ravel_multi_index(messages, (across, length, length)).ravel())
     line, send, recv = np.unravel_index(np.unique(np.concatenate(codes)), (across, length, length))
     return Moves(many[0].axis, send, recv) if alike else Moves(many[0].axis, send, recv, line, paired=True)
+
+
+def content_key(mesh: Mesh, moved: object) -> ContentKey:
+    """Return a key for what is counted of digests of moves on a mesh; it outlives the moves."""
+    return mesh.shape, mesh.fold, blake2b(repr(moved).encode(), digest_size=16).digest()
 
 
 class Crossed(dict[object, Spans]):

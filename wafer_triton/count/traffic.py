@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import chain, groupby
 from math import ceil
 
 import numpy as np
 
 from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.count.spans import Crossed, Sides, fullest, line_loads, sends
+from wafer_triton.count.spans import ContentKey, Crossed, Sides, content_key, fullest, line_loads, sends
 from wafer_triton.schedule.rounds import Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
@@ -82,7 +81,7 @@ class Traffic:
             return self._walked(run, unit=False).of([WORD_BYTES] * len(sizes))
         each = [[moves.digest for moves, _ in one] for one in sent]
         moved = each if tree is None else (tree.stages.digest, len(tree.parts))
-        key = self.mesh.shape, self.mesh.fold, blake2b(repr(moved).encode(), digest_size=16).digest()
+        key = content_key(self.mesh, moved)
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
@@ -162,5 +161,5 @@ class Traffic:
 
 
 # Runs of one-word tiles by their moves, half a kilobyte each.
-_UNITS: dict[tuple[tuple[int, int], tuple[int, int], bytes], _Walk] = {}
+_UNITS: dict[ContentKey, _Walk] = {}
 _MOST = 4096
