@@ -58,8 +58,8 @@ class Intent:
 
     def equal_slots(self, schedule: Schedule) -> dict[str, int]:
         """Return the slots of each given buffer of which a core holds several, all with the same tile by its spec."""
-        many = {name: schedule.buffers[name].slots for name in self.given if schedule.buffers[name].slots > 1}
-        return {name: slots for name, slots in many.items() if not cuts_slots(name, self.given[name])}
+        each = {name: schedule.buffers[name].slots for name, spec in self.given.items() if not cuts_slots(name, spec)}
+        return {name: slots for name, slots in each.items() if slots > 1}
 
     @classmethod
     def of(cls, recipe: Recipe) -> Intent:

@@ -55,8 +55,9 @@ def token_draw(block: Block, tokens: int) -> Formula:
         if row >= 0:
             real = -real.abs()
             real[row * tokens : (row + 1) * tokens] *= -1
-            return new | {"real": real}
-        return new if _is_padded(run) else new | {"real": real.abs()}
+        elif not _is_padded(run):
+            real = real.abs()
+        return new | {"real": real}
 
     return draw
 

@@ -52,28 +52,21 @@ class _SliceBuilder:
             senders = receivers = step.cores(self.mesh)
         else:
             senders, receivers = step.moves.ends(self.mesh)
-        keep = np.any([self.is_needed(write.slot, receivers) for write in act.writes], axis=0)
+        needed = [self.needed[write.slot.buffer][self.schedule.cells(write.slot, receivers)] for write in act.writes]
+        keep = np.any([each.any(1) if each.ndim > 1 else each for each in needed], axis=0)  # any slot of a whole buffer
         if not keep.any():
             return None
+        senders, receivers = senders[keep], receivers[keep]
         for write in act.writes:
             if not write.keeps(self.schedule):
-                self.mark(write.slot, receivers[keep], False)
+                self.mark(write.slot, receivers, False)
         for read in act.reads:
-            self.mark(read.slot, senders[keep], True)
-        if isinstance(step, Exchange):
-            return replace(step, moves=self.moves(step.moves, keep))
-        return replace(step, where=Cores.of(*np.divmod(senders[keep], self.mesh.shape[1]), paired=True))
+            self.mark(read.slot, senders, True)
+        rows, cols = np.divmod((senders, receivers), self.mesh.shape[1])
+        if isinstance(step, Local):
+            return replace(step, where=Cores.of(rows[0], cols[0], paired=True))
+        (send, recv), lines = (cols, rows[0]) if step.axis == "x" else (rows, cols[0])
+        return replace(step, moves=Moves(step.axis, send, recv, lines, paired=True))
 
     def mark(self, slot: Slot, cores: Index, needed: bool) -> None:
         self.needed[slot.buffer][self.schedule.cells(slot, cores)] = needed
-
-    def is_needed(self, slot: Slot, cores: Index) -> NDArray[np.bool_]:
-        """Return [cores]: whether the slot is needed; for a whole buffer, whether any of its slots is."""
-        needed = self.needed[slot.buffer][self.schedule.cells(slot, cores)]
-        return np.asarray(needed.any(1)) if slot.index is None else needed
-
-    def moves(self, moves: Moves, keep: NDArray[np.bool_]) -> Moves:
-        """Return the messages, in the order of `ends`, for which `keep` holds."""
-        rows, cols = np.divmod(np.stack(moves.ends(self.mesh))[:, keep], self.mesh.shape[1])
-        (send, recv), lines = (cols, rows[0]) if moves.axis == "x" else (rows, cols[0])
-        return Moves(moves.axis, send, recv, lines, paired=True)

@@ -85,10 +85,9 @@ def indices(name: str, spec: PartitionSpec, mesh: Mesh, slots: int) -> dict[str,
                 places[letter] = np.indices(shape)[AXES.index(at)]
             else:
                 array = np.asarray(at)
-                if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+                if array.dtype.kind not in "iu" or array.min(initial=0) < 0:
                     raise ValueError
-                array = array.astype(np.int64)
-                places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+                places[letter] = np.broadcast_to(array.astype(np.int64)[..., None], shape)
         except (TypeError, ValueError):
             raise ScheduleError(
                 f"partition spec {shown(spec)} of {name!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a "
