@@ -41,29 +41,26 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The links that tiles cross, an entry [tiles] for each logical sender and way: all between `low` and `high`."""
+    """The links that tiles cross, an entry [tiles] for each logical sender and way.
+
+    A tile crosses the links from `rise` to before `fall`, as along + 1 if it goes to lower positions, else 0, plus the
+    core that sends on the link.
+    """
 
     along: int  # physical positions of a line
     line: Index | None  # logical lines; None: the same on each line of the moves
-    way: Index  # 0: to higher positions, 1: to lower ones
-    low: Index
-    high: Index
+    rise: Index
+    fall: Index
 
     @cached_property
     def hops(self) -> Index:
         """Links that each tile crosses."""
-        return self.high - self.low
-
-    @property
-    def ends(self) -> tuple[Index, Index]:
-        """Where differences rise and where they fall, as way * (along + 1) + the core that sends on the link."""
-        first = self.way * (self.along + 2)  # on its way down a tile leaves `high` and arrives at `low`
-        return first + self.low, first + self.high
+        return self.fall - self.rise
 
     @cached_property
     def differences(self) -> tuple[Index, Index]:
         """Which of the differences of a line, 2 * (along + 1), these tiles change, and by how much [n, 1]."""
-        rise, fall = (np.bincount(end, minlength=2 * self.along + 2) for end in self.ends)
+        rise, fall = (np.bincount(end, minlength=2 * self.along + 2) for end in (self.rise, self.fall))
         at = np.flatnonzero(rise != fall)
         return at, (rise - fall)[at, None]
 
@@ -74,12 +71,12 @@ def spans(moves: Moves, mesh: Mesh) -> Spans:
     line, start, end, first = by_sender(moves, sides)
     low, high = (farthest.reduceat(end, first) for farthest in (np.minimum, np.maximum))
     up, down = (high > start).nonzero()[0], (low < start).nonzero()[0]
+    downwards = sides.along + 2  # on whose way the core after a position sends on the link to it
     return Spans(
         sides.along,
         line[np.concatenate([up, down])] if moves.paired else None,
-        np.repeat([0, 1], [up.size, down.size]),
-        np.concatenate([start[up], low[down]]),
-        np.concatenate([high[up], start[down]]),
+        np.concatenate([start[up], downwards + low[down]]),
+        np.concatenate([high[up], downwards + start[down]]),
     )
 
 
@@ -202,8 +199,8 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
         turns, times = along(axis, turns)
         tiles = crossed.of(moves)
         assert tiles.line is not None
-        for end, sign in zip(tiles.ends, (1, -1), strict=True):
-            np.add.at(in_turn[turns], (tiles.line, end), sign * weight * times)
+        np.add.at(in_turn[turns], (tiles.line, tiles.rise), weight * times)
+        np.add.at(in_turn[turns], (tiles.line, tiles.fall), -weight * times)
     return spread(in_turn).T.reshape(2, sides.along + 1, -1).cumsum(1), kind
 
 
