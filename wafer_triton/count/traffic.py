@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from math import ceil
+from operator import mul
 
 import numpy as np
 
@@ -45,16 +46,18 @@ class _Walk:
     """The hops of a run; of each axis in use, x first, words on the busiest and mean link and bytes on all links."""
 
     hops: int
-    loads: tuple[tuple[int, float, int], ...]
+    busiest: list[int]
+    mean: list[float]
+    link_bytes: list[int]
 
     def of(self, sizes: Sequence[int]) -> RunTraffic:
         """Return the traffic of tiles of `sizes` bytes along these axes, by a walk of tiles of one word."""
         words = [ceil(size / WORD_BYTES) for size in sizes]
         return RunTraffic(
             self.hops,
-            max((load[0] * word for load, word in zip(self.loads, words, strict=True)), default=0),
-            max((load[1] * word for load, word in zip(self.loads, words, strict=True)), default=0.0),
-            sum(load[2] * size // WORD_BYTES for load, size in zip(self.loads, sizes, strict=True)),
+            max(map(mul, self.busiest, words), default=0),
+            max(map(mul, self.mean, words), default=0.0),
+            sum(map(mul, self.link_bytes, sizes)) // WORD_BYTES,
         )
 
 
@@ -100,12 +103,12 @@ class Traffic:
             for round_ in run
             for moves, slot in sends(round_, self.mesh)
         ]  # fmt: skip
-        loads = list[tuple[int, float, int]]()
+        walk = _Walk(self.hops(run), [], [], [])
         for axis in sorted({moves.axis for moves, _ in moved}):
             sides = Sides.of(self.mesh, axis)
             words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in moved)
             sums, kind = line_loads(self.crossed, axis, words)
-            busiest = fullest(sums, kind, sides.fold_across)
+            walk.busiest.append(fullest(sums, kind, sides.fold_across))
             # the mean of a logical line, times their number on a physical one, but no more than the busiest
             mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * sides.fold_across
             crossed = 0
@@ -113,8 +116,9 @@ class Traffic:
                 if moves.axis == axis:
                     lines = 1 if moves.paired else len(moves.line_of_each(sides.across))
                     crossed += size * lines * int(self.crossed.of(moves).hops.sum())
-            loads.append((busiest, min(mean, float(busiest)), crossed))
-        return _Walk(self.hops(run), tuple(loads))
+            walk.mean.append(min(mean, float(walk.busiest[-1])))
+            walk.link_bytes.append(crossed)
+        return walk
 
     def hops(self, run: Iterable[Round]) -> int:
         """Return the hops of a run (see above)."""

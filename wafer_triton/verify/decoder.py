@@ -64,9 +64,7 @@ def _heads(block: Block, qkv: Tensor, more: Tiles) -> tuple[Tensor, ...]:
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return RoPE of [tokens, columns, heads, head]; on a column the first half of the head pairs with the second."""
     low, high = x.chunk(2, -1)
-    rotated = x.clone()
-    rotated[..., : low.shape[-1]], rotated[..., low.shape[-1] :] = low * cos - high * sin, high * cos + low * sin
-    return rotated
+    return concat([low * cos - high * sin, high * cos + low * sin], -1)
 
 
 def _attention(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
@@ -150,9 +148,7 @@ def _prefill_attention(
     def seen(new: Tensor, old: Tensor) -> Tensor:
         """Return the entries of every row: the new ones first, then the old ones."""
         new, old = (t.unflatten(0, (size, -1)) for t in (new, old))
-        kept = old.clone()
-        kept[:, :tokens] = new
-        return kept.flatten(0, 1)
+        return concat([new, old[:, tokens:]], 1).flatten(0, 1)
 
     names = ("wq", "wk", "wv") if block.unfused else ("wqkv",)
     wqkv = concat([more[name].unflatten(-1, (size, -1)) for name in names], -1).flatten(1)
