@@ -138,6 +138,7 @@ def _pieces(schedule: Schedule, steps: Iterable[Step]) -> Iterator[tuple[RoundRu
 
 
 def _pieces_of_loop(schedule: Schedule, loop: Loop) -> Iterator[tuple[RoundRun, int]]:
+    """Yield the runs of all times of a loop, each time's joined with one another (see `counted_runs`)."""
     turns = loop.lines is not None
     if turns and loop.count <= FOLDED_ROUNDS and Sides.of(schedule.mesh, loop.axis).fold_across > 1:
         for number in range(loop.times):
