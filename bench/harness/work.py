@@ -10,6 +10,7 @@ from wafer_triton.compare.timing import RunTimes
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Ring, in_order
 
 Row = dict[str, Any]
 
@@ -23,10 +24,15 @@ class Work:
     others: int
 
 
-def work(schedule: Schedule, moves: Schedule | None) -> Work:
-    """Return the work of a schedule: with its exchanged tiles, or, if `moves` is None, of inputs and outputs alone."""
+def work(schedule: Schedule, moves: Schedule | None, launches: int = 1) -> Work:
+    """Return the work of a schedule: with its exchanged tiles, or, if `moves` is None, of inputs and outputs alone.
+
+    Between two of the `launches` that multiply in turn, sums are stored and loaded.
+    """
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
     fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
+    sums = (step.product.outs[0].buffer for step in in_order(schedule.rounds.steps) if isinstance(step, Ring))
+    fixed += sum(2 * (launches - 1) * schedule.buffers[name].bytes for name in sums) * cores
     if moves is None:
         return Work(0, 0, fixed)
     touched = {
