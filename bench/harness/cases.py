@@ -26,7 +26,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Launch
 from wafer_triton.emulate.program import Program
 from wafer_triton.schedule.schedule import Schedule
-from work import record, shares, work
+from work import record, rings, shares, work
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
 WSE2 = PRESETS["wse2"]
@@ -216,7 +216,7 @@ def time_product(shape: Shape, row: str, device: str) -> Timing:
 def product_launches(row: str, schedule: Schedule, program: Any) -> int:
     """Return how many launches multiply the tiles of all rounds, one after the other."""
     if row in ("emulation", LAUNCH_PER_ROUND):
-        return len(schedule.rounds)
+        return max(1, sum(ring.count for ring in rings(schedule)))
     calls = getattr(program, "calls", ())
     return max(1, sum(isinstance(call, Launch) and call.what.startswith("compute-shift") for call in calls))
 

@@ -31,8 +31,8 @@ def work(schedule: Schedule, moves: Schedule | None, launches: int = 1) -> Work:
     """
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
     fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
-    sums = (step.product.outs[0].buffer for step in in_order(schedule.rounds.steps) if isinstance(step, Ring))
-    fixed += sum(2 * (launches - 1) * schedule.buffers[name].bytes for name in sums) * cores
+    sums = sum(schedule.buffers[ring.product.outs[0].buffer].bytes for ring in rings(schedule))
+    fixed += 2 * (launches - 1) * sums * cores
     if moves is None:
         return Work(0, 0, fixed)
     touched = {
@@ -47,6 +47,11 @@ def work(schedule: Schedule, moves: Schedule | None, launches: int = 1) -> Work:
         - sum(schedule.buffers[name].bytes for name in touched if schedule.buffers[name].role != "scratch") * cores
     )
     return Work(exchanged_bytes(schedule), footprint, others)
+
+
+def rings(schedule: Schedule) -> list[Ring]:
+    """Return the rings of products of a schedule."""
+    return [step for step in in_order(schedule.rounds.steps) if isinstance(step, Ring)]
 
 
 def exchanged_bytes(schedule: Schedule) -> int:
