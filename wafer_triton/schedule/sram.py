@@ -58,10 +58,9 @@ def account(schedule: Schedule) -> SramAccount:
         number: {name: span.bytes for name, span in living.items() if span.start <= number <= span.end}
         for number in sorted({span.start for span in living.values()})
     }
-    bytes_of = {number: sum(sizes.values()) for number, sizes in held.items()}
-    peak_round = max(held, key=bytes_of.__getitem__, default=0)
+    peak_round = max(held, key=lambda number: sum(held[number].values()), default=0)
     by_buffer = dict(sorted(held.get(peak_round, {}).items(), key=lambda item: -item[1]))
-    return SramAccount(bytes_of.get(peak_round, 0), peak_round, by_buffer)
+    return SramAccount(sum(by_buffer.values()), peak_round, by_buffer)
 
 
 def check(schedule: Schedule) -> None:
