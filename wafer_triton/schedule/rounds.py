@@ -487,11 +487,10 @@ class Moves(Value):
         """Senders, receivers and lines: [n], the same on every line, or [lines, n] with -1 for none."""
         if self.lines is None or not self.paired:
             return self.send, self.recv, self.lines
-        lines, start, count = np.unique(self.lines, return_index=True, return_counts=True)
-        row = np.repeat(np.arange(len(lines)), count)
-        place = np.arange(len(row)) - start[row]
-        send, recv = (np.full((len(lines), count.max()), -1) for _ in range(2))
-        send[row, place], recv[row, place] = self.send, self.recv
+        lines, count = np.unique(self.lines, return_counts=True)
+        messages = np.arange(count.max()) < count[:, None]  # [lines, n]: the messages of a line, then none
+        send, recv = (np.full(messages.shape, -1) for _ in range(2))
+        send[messages], recv[messages] = self.send, self.recv
         return send, recv, lines
 
 
@@ -537,6 +536,11 @@ class Local(Value):
         return np.arange(mesh.cores) if self.where is None else self.where.flat(mesh)
 
     @property
+    def operands(self) -> tuple[Slot, ...]:
+        """The slots of its operands, outputs first."""
+        return (*self.outs, *self.ins)
+
+    @property
     def work(self) -> tuple[object, ...]:
         """The operation and its parameters, by content."""
         return self.content[0], self.content[3]
@@ -576,7 +580,7 @@ class Round(Value):
 def touched(round_: Round) -> frozenset[str]:
     """Return the names of the buffers that a round reads or writes, of unknown operations, too."""
     slots = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
-    slots += [slot for op in round_.locals for slot in (*op.outs, *op.ins)]
+    slots += [slot for op in round_.locals for slot in op.operands]
     return frozenset([slot.buffer for slot in slots])
 
 

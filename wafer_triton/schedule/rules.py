@@ -208,9 +208,9 @@ class _Check:
             definition = local.find(op.op)
         except ScheduleError as unknown:
             raise _Broken("malformed", str(unknown)) from unknown
-        for slot in (*op.outs, *op.ins):
+        for slot in op.operands:
             self.slot(slot)
-        alike = op.work, tuple([(slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins)])
+        alike = op.work, tuple([(slot.buffer, slot.index is None) for slot in op.operands])
         if alike not in self.seen:
             wrong = definition.fault(op.params, list(map(self.operand, op.outs)), list(map(self.operand, op.ins)))
             if wrong is not None:

@@ -31,12 +31,13 @@ class Schedule(Value):
     family: str = "kernel"
 
     def __post_init__(self) -> None:
-        named = f"schedule {shown(self.name)}"
         object.__setattr__(self, "buffers", MappingProxyType(dict(self.buffers)))
         if not isinstance(self.rounds, Rounds):
             object.__setattr__(self, "rounds", Rounds(self.rounds))
         if self.family not in FAMILIES:
-            raise ScheduleError(f"{named}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}")
+            raise ScheduleError(
+                f"schedule {shown(self.name)}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}"
+            )
 
     def cells(self, slot: Slot, cores: Cores | Index | None = None) -> Index:
         """Return where the tiles of a slot lie on some cores (None: all), see `Slot.cells`."""

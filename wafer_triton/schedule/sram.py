@@ -90,9 +90,8 @@ class Need:
 
     def beside(self, other: Need) -> Need:
         """Return the need of both phases in the same memory: the larger of resident buffers and of workspaces."""
-        names, own, more = self.resident | other.resident, self.resident, other.resident
-        resident = {name: max(own.get(name, 0), more.get(name, 0)) for name in names}
-        return Need(resident, fullest((self.workspace, other.workspace)))
+        resident = Counter(self.resident) | Counter(other.resident)
+        return Need(dict(resident), fullest((self.workspace, other.workspace)))
 
 
 def need(schedule: Schedule) -> Need:
