@@ -350,7 +350,7 @@ class Cores(Value):
             assert rows is not None and cols is not None, "pairs of rows and columns"
             rows, (cols,), paired = _together(rows, cols)
         if not paired:
-            rows, cols = (index if index is None else np.sort(index) for index in (rows, cols))
+            rows, cols = [index if index is None else np.sort(index) for index in (rows, cols)]
         return cls._in_order(rows, cols, paired)
 
     @classmethod
@@ -420,7 +420,7 @@ class Moves(Value):
             messages = (lines, send, recv) if self.paired else _apart(lines, send, recv)
             lines, (send, recv), paired = _together(*messages)
         else:
-            if not (recv[1:] > recv[:-1]).all():
+            if recv.size > 1 and not (recv[1:] > recv[:-1]).all():
                 order = np.lexsort((send, recv))
                 send, recv = send[order], recv[order]
             lines = lines if lines is None else np.sort(lines)
