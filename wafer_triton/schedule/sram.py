@@ -123,7 +123,7 @@ def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
     """Raise SramError unless a model's buffers of `held` bytes, by name, fit a core."""
     size, limit = sum(held.values()), mesh.device.sram_bytes
     if size > limit:
-        largest = max(held, key=lambda name: held[name])
+        largest = max(held, key=held.__getitem__)
         raise SramError(
             f"{what} on mesh {mesh}: every core needs {size:,} B, {size - limit:,} B over the {limit:,} B of SRAM on "
             f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B",
