@@ -156,6 +156,10 @@ class Stages(Value):
 
     each: tuple[tuple[tuple[int, Moves], ...], ...]
 
+    def __post_init__(self) -> None:
+        for way in (way for stage in self.each for way, _ in stage if way not in (0, 1)):
+            raise ScheduleError(f"Stages: way {shown(way)} is neither 0, upwards, nor 1, downwards")
+
     @cached_property
     def moves(self) -> tuple[Moves, ...]:
         """The different messages."""
