@@ -4,6 +4,7 @@ Rows of shapes are timed by the code that times them on a GPU (`gpu.py`), everyt
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from cpuinfo import get_cpu_info
 
 from cases import free
+from order import Timed
+from worker import in_turns
 
 KEEP = ("min", "median", "max", "rounds")
 RECORDS = []  # of the rows of shapes
@@ -21,14 +24,20 @@ torch.set_num_threads(1)
 
 def pytest_generate_tests(metafunc):
     if "shape" in metafunc.fixturenames:
-        rows = [(shape, row) for shape in metafunc.module.SHAPES for row in shape.rows]
-        metafunc.parametrize(("shape", "row"), rows, ids=[f"{shape.slug}-{row}" for shape, row in rows])
+        metafunc.parametrize("shape", metafunc.module.SHAPES, ids=lambda shape: shape.slug)
 
 
 @pytest.fixture
 def records():
-    torch.manual_seed(0)
-    yield RECORDS
+    """Return a function that times the rows of a shape in turns, and keeps their records."""
+
+    def time_rows(time_row, shape):
+        group = [Timed(row, 60, partial(time_row, shape, row)) for row in shape.rows]
+        lines = in_turns(group, "cpu")
+        assert not [line["error"] for line in lines if "error" in line]
+        RECORDS.extend(line for line in lines if "stats" in line)
+
+    yield time_rows
     free("cpu")
 
 

@@ -1,10 +1,11 @@
 """Every figure of a GPU, in one command and within ten minutes: python bench/gpu.py
 
 It times the rows of harness/order.py, the most valuable first, and writes one file, the one to send:
-bench/results/<GPU>-<commit>.jsonl. Its first line names the GPU and the versions. A line is added as each row begins
-and as it ends, so that nothing is lost when the command is stopped. A row that fails or hangs ends no other, and rows
-for which no time is left are listed as not measured. A table of the rows beside cuBLAS, beside plain PyTorch and
-beside the exchange limit comes last; `python bench/harness/report.py FILE` prints it again.
+bench/results/<GPU>-<commit>.jsonl. Its first line names the GPU and the versions. The rows of a group are timed in
+turns, so that ratios are of the same rounds at the same clocks, which stand beside them. A line is added as rows begin
+and as each ends, so that nothing is lost when the command is stopped. A row that fails or hangs ends no other, and rows
+for which no time is left are listed as not measured. A table of the rows beside cuBLAS, beside plain PyTorch and beside
+the limits comes last; `python bench/harness/report.py FILE` prints it again.
 
 The package need not be installed, the packages that it needs must be. Exit codes: 0; 1 if a row failed; 2 without a
 GPU that is supported; 3 without the Python packages. `--rehearse` times small rows on the CPU without a limit of time.
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
     import order
     import report
 
-    rows = [row.name for row in (order.rehearsed() if args.rehearse else order.on_a_gpu())]
+    rows = [row.name for group in (order.rehearsed() if args.rehearse else order.on_a_gpu()) for row in group]
     facts = machine(device)
     out = args.out or (Path(tempfile.mkdtemp()) if args.rehearse else HERE / "results")
     out.mkdir(parents=True, exist_ok=True)

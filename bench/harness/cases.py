@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from peers import BoundPeer, Peer
-from timing import is_cuda, measure, sets
+from timing import Runs, Timing, is_cuda, sets
 from wafer_triton import ops
 from wafer_triton.algorithms.product import Recipe, recipe
 from wafer_triton.device import PRESETS, Device
@@ -23,8 +23,10 @@ from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.layout import MeshTensor, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.parts import Launch
 from wafer_triton.emulate.program import Program
-from work import Row, record, shares, work
+from wafer_triton.schedule.schedule import Schedule
+from work import record, rings, shares, work
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
 WSE2 = PRESETS["wse2"]
@@ -184,7 +186,7 @@ def executor(row: str, device: str, **options: Any) -> Executor | Peer:
     return ops.executor(None, row, device, **options)
 
 
-def time_product(shape: Shape, row: str, device: str) -> Row:
+def time_product(shape: Shape, row: str, device: str) -> Timing:
     """Check a row, time it over rotating inputs, and return its record, with bytes and operations."""
     backend = None if row == "blas" or row in CALLS else executor(row, device)
     cases: list[Any] = []
@@ -205,10 +207,18 @@ def time_product(shape: Shape, row: str, device: str) -> Row:
         "sets": len(cases), "rotated_bytes": (rotated := len(cases) * cases[0].bytes), "checked": checked,
         **ways(backend, program),
     }  # fmt: skip
-    times = measure(device, [case.run for case in cases], graph=row not in CALLS)
-    must = work(schedule, schedule if row in MOVING else None)
+    times = yield Runs([case.run for case in cases], graph=row not in CALLS)
+    must = work(schedule, schedule if row in MOVING else None, product_launches(row, schedule, program))
     facts |= shares(times.seconds, device, shape.dtype, shape.flops, must, rotated)
     return record(shape, row, times, {name: fact for name, fact in facts.items() if fact is not None})
+
+
+def product_launches(row: str, schedule: Schedule, program: Any) -> int:
+    """Return how many launches multiply the tiles of all rounds, one after the other."""
+    if row in ("emulation", LAUNCH_PER_ROUND):
+        return max(1, sum(ring.count for ring in rings(schedule)))
+    calls = getattr(program, "calls", ())
+    return max(1, sum(isinstance(call, Launch) and call.what.startswith("compute-shift") for call in calls))
 
 
 def ways(executor: Executor | Peer | None, program: Program | None) -> dict[str, Any]:

@@ -99,10 +99,14 @@ def _cell(value: float | None, unit: str) -> str:
 def beside(results: Row) -> str:
     """Return the rows on a mesh in microseconds, each with the rows of its group that need no mesh.
 
-    The exchange limit is the time that the exchanged bytes take at the copy bandwidth measured in the same run.
+    Limits are of the copy bandwidth measured in the same run: the time of the exchanged bytes, and of all that must
+    move.
     """
-    head = ["case", "row", "measured (us)", "cuBLAS (us)", "plain PyTorch (us)", "exchange limit (us)", "of the limit"]
-    lines = [head, ["---"] * 2 + ["---:"] * 5]
+    head = [
+        "case", "row", "measured (us)", "cuBLAS (us)", "plain PyTorch (us)", "exchange limit (us)", "of the limit",
+        "limit of all bytes (us)",
+    ]  # fmt: skip
+    lines = [head, ["---"] * 2 + ["---:"] * 6]
     for record in results["benchmarks"]:
         facts, seconds = record["extra_info"], record["stats"]["median"]
         if _row(record) in (*PLAIN, "blas", "copy"):
@@ -110,19 +114,22 @@ def beside(results: Row) -> str:
         group = [one for one in results["benchmarks"] if one["group"] == record["group"]] if record["group"] else []
         share = facts.get("fraction_of_exchange_limit")
         others = [_first(group, "blas"), next(filter(None, (_first(group, row) for row in PLAIN)), None)]
+        all_bytes = facts.get("fraction_of_bandwidth")
         times = (seconds, *others, None if share is None else share * seconds)
-        case = record["group"] or facts["what"]
-        lines.append([case, facts["exchange"], *map(_us, times), "" if share is None else f"{share:.2f}"])
+        case, of_limit = record["group"] or facts["what"], "" if share is None else f"{share:.2f}"
+        limit = _us(None if all_bytes is None else all_bytes * seconds)
+        lines.append([case, facts["exchange"], *map(_us, times), of_limit, limit])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\nEmulation time on {machine(results)}."
 
 
 def others(results: Row) -> list[str]:
-    """Return a line for the tests, for each decode step with the host, and for each row that has no time."""
+    """Return a line for the tests, for each decode step with the host or without it, and for rows without a time."""
     lines = [f"{name}: {summary}" for name, summary in results.get("tests", {}).items()]
     for record in results["benchmarks"]:
-        if whole := record["extra_info"].get("whole_step_seconds"):
-            name = f"{record['group']}, {record['extra_info']['exchange']}"
-            lines.append(f"{name}: {_us(whole)} us with the host's part")
+        name = f"{record['group']}, {record['extra_info']['exchange']}"
+        for fact, what in (("whole_step_seconds", "with the host's part"), ("replay_seconds", "the replay alone")):
+            if seconds := record["extra_info"].get(fact):
+                lines.append(f"{name}: {_us(seconds)} us {what}")
     lines += [f"failed: {name}: {error}" for name, error in results.get("failed", {}).items()]
     return lines + [f"not measured: {name}: {why}" for name, why in results.get("not_measured", {}).items()]
 

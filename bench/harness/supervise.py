@@ -1,7 +1,8 @@
 """Worker processes under supervision: a row that hangs or dies takes no other with it.
 
-A worker times the rows that the file does not name yet, and writes a line of JSON as each begins and as it ends. A row
-whose worker dies, or that takes longer than it may, is noted as failed, and the next worker takes up the rest.
+A worker times rows, those of a group in turns, and writes a line of JSON as they begin and as each ends. If it dies, or
+takes longer than it may, the next worker takes up the rest: the rows of that group one by one, so that the one which
+killed it is noted as failed.
 Supervision reads time from a `Clock` and starts workers by a function, so that tests can bring their own of both.
 """
 
@@ -74,7 +75,7 @@ def supervise(
     start: Callable[[], Worker], names: list[str], file: Path, quiet: float, until: float, clock: Clock = time
 ) -> None:
     """Run workers until the file names all rows, or the time is `until`; a worker may take `quiet` seconds to begin."""
-    while clock.time() <= until and not set(names) <= {line.get("begun") for line in read(file)}:
+    while clock.time() <= until and not set(names) <= {line.get("row") for line in read(file)}:
         before = len(read(file))
         worker = start()
         try:
@@ -86,10 +87,11 @@ def supervise(
             tail = " ".join(worker.output().split())[-600:]
             write(file, row="the worker", error=f"{why or f'exit {code}'}: {tail}")
             return
-        for name in unfinished(lines):
+        left, alone = unfinished(lines)
+        for name in left:
             if why == TIME_IS_UP:
                 write(file, row=name, not_measured=why)
-            else:
+            elif alone:
                 write(file, row=name, error=why or f"the worker died, exit {code}")
 
 
@@ -126,7 +128,8 @@ def write(file: Path, **line: object) -> None:
         lines.write(json.dumps(line, default=str) + "\n")
 
 
-def unfinished(lines: list[Row]) -> list[str]:
-    """Return the rows that began and did not end."""
+def unfinished(lines: list[Row]) -> tuple[list[str], bool]:
+    """Return the rows that began last and did not end, and whether a row began alone."""
     ended = {line.get("row") for line in lines}
-    return [line["begun"] for line in lines if "begun" in line and line["begun"] not in ended]
+    begun = next((line["begun"] for line in reversed(lines) if "begun" in line), [])
+    return [name for name in begun if name not in ended], len(begun) == 1

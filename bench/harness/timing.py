@@ -1,14 +1,43 @@
-"""Times on the device that runs, see `compare.timing`, over inputs that take turns."""
+"""Times of rows on the device that runs, see `compare.timing`: rows of a group in turns, over inputs in turns.
+
+A row is a generator: it checks itself, yields its `Runs`, is sent their times, and returns its record.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+import subprocess
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from shutil import which
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 
-from wafer_triton.compare.timing import LONGEST, Run, RunTimes, captured, elapsed, is_cuda, synchronize, timed
+from wafer_triton.compare.timing import (
+    LONGEST,
+    ROUNDS,
+    Run,
+    RunTimes,
+    captured,
+    elapsed,
+    is_cuda,
+    repeats,
+    synchronize,
+)
 
-__all__ = ["broken", "cache_bytes", "captured", "elapsed", "fastest", "is_cuda", "measure", "sets"]
+__all__ = [
+    "Runs",
+    "Timing",
+    "broken",
+    "cache_bytes",
+    "captured",
+    "clocks",
+    "elapsed",
+    "fastest",
+    "is_cuda",
+    "measure",
+    "sets",
+]
 
 
 def broken(device: str) -> bool:
@@ -37,13 +66,59 @@ def fastest(device: str, runs: Sequence[Run]) -> int:
     return seconds.index(min(seconds))
 
 
-def measure(device: str, runs: Sequence[Run], graph: bool = True) -> RunTimes:
-    """Time `runs`, each on inputs of its own, one after the other; the seconds are of one of them.
+class Runs(NamedTuple):
+    """What a row times: `runs` one after the other, each on inputs of its own.
 
-    Without a `graph` the time of the host is in it.
+    Without a `graph` the time of the host is in it. `once`: a round has one run, as a sequence has few steps.
     """
-    times = timed(device, lambda: [run() for run in runs], LONGEST, graph)
-    return replace(times, seconds=times.seconds / len(runs), least=times.least / len(runs))
+
+    runs: Sequence[Run]
+    graph: bool = True
+    once: bool = False
+
+
+Timing = Generator[Runs, RunTimes, dict[str, Any]]
+
+
+def measure(device: str, rows: Sequence[Runs]) -> list[RunTimes]:
+    """Time rows in turns, and return the times of one run of each: a round times every row, at the same clocks."""
+    ways: list[tuple[Run, str, float, int]] = []
+    for row in rows:
+        every = lambda runs=row.runs: [run() for run in runs]  # noqa: E731
+        replay, how = captured(device, every) if row.graph else (every, "calls")
+        seconds = [elapsed(device, replay) for _ in range(2 + (not row.graph))][-2:]
+        ways.append((replay, how, min(seconds), 1 if row.once else repeats(device, min(seconds), LONGEST)[0]))
+    least, most = ROUNDS
+    turn = sum(once * times for _, _, once, times in ways)
+    rounds = max(least, min(most, int(LONGEST * len(rows) / turn))) if turn else most
+    turns = [
+        [elapsed(device, lambda: [replay() for _ in range(times)]) / times for replay, _, _, times in ways]  # noqa: B023
+        for _ in range(rounds)
+    ]
+    return [
+        RunTimes(median(seconds) / len(row.runs), min(seconds) / len(row.runs), rounds, how)
+        for row, (_, how, _, _), seconds in zip(rows, ways, zip(*turns, strict=True), strict=True)
+    ]
+
+
+@contextmanager
+def clocks(device: str) -> Iterator[dict[str, Any]]:
+    """Fill a record while a GPU is timed: its least and greatest SM clock, and what held it back, by nvidia-smi."""
+    facts: dict[str, Any] = {}
+    if not is_cuda(device) or which("nvidia-smi") is None:
+        yield facts
+        return
+    gpu = torch.cuda.get_device_properties(device).uuid
+    query = ["--query-gpu=clocks.sm,clocks_event_reasons.active", "--format=csv,noheader,nounits", "-lms", "100"]
+    smi = subprocess.Popen(["nvidia-smi", f"--id=GPU-{gpu}", *query], stdout=subprocess.PIPE, text=True)
+    try:
+        yield facts
+    finally:
+        smi.terminate()
+        samples = [line.split(", ") for line in smi.communicate()[0].splitlines() if line[:1].isdigit()]
+        if samples:
+            mhz, reasons = zip(*samples, strict=True)
+            facts |= {"sm_mhz": [min(map(int, mhz)), max(map(int, mhz))], "clock_reasons": sorted({*reasons})}
 
 
 def sets(device: str, footprint: int, most: int = 32) -> int:

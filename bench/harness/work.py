@@ -10,6 +10,7 @@ from wafer_triton.compare.timing import RunTimes
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.schedule.rounds import Exchange, Round
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Ring, in_order
 
 Row = dict[str, Any]
 
@@ -23,10 +24,15 @@ class Work:
     others: int
 
 
-def work(schedule: Schedule, moves: Schedule | None) -> Work:
-    """Return the work of a schedule: with its exchanged tiles, or, if `moves` is None, of inputs and outputs alone."""
+def work(schedule: Schedule, moves: Schedule | None, launches: int = 1) -> Work:
+    """Return the work of a schedule: with its exchanged tiles, or, if `moves` is None, of inputs and outputs alone.
+
+    Between two of the `launches` that multiply in turn, sums are stored and loaded.
+    """
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
     fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
+    sums = sum(schedule.buffers[ring.product.outs[0].buffer].bytes for ring in rings(schedule))
+    fixed += 2 * (launches - 1) * sums * cores
     if moves is None:
         return Work(0, 0, fixed)
     touched = {
@@ -41,6 +47,11 @@ def work(schedule: Schedule, moves: Schedule | None) -> Work:
         - sum(schedule.buffers[name].bytes for name in touched if schedule.buffers[name].role != "scratch") * cores
     )
     return Work(exchanged_bytes(schedule), footprint, others)
+
+
+def rings(schedule: Schedule) -> list[Ring]:
+    """Return the rings of products of a schedule."""
+    return [step for step in in_order(schedule.rounds.steps) if isinstance(step, Ring)]
 
 
 def exchanged_bytes(schedule: Schedule) -> int:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from cases import EXCHANGES, ROOMY, close, executor, ways
 from peers import layer
-from timing import elapsed, measure, sets
+from timing import Runs, Timing, elapsed, sets
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import head_group_choices
 from wafer_triton.decoder.block import Block
@@ -22,7 +22,7 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
 from wafer_triton.place.need import param_shapes
-from work import Row, Work, exchanged_bytes, record, shares
+from work import Work, exchanged_bytes, record, shares
 
 SMALL = DecoderConfig(
     hidden_size=96, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
@@ -158,7 +158,7 @@ class OnMesh:
         return Work(moved, sum(stays.values()), sum(stays.values()))
 
 
-def time_step(shape: DecodeStep, row: str, device: str) -> Row:
+def time_step(shape: DecodeStep, row: str, device: str) -> Timing:
     """Check a step against fp64, time it over rotating weights, and return the record."""
     inputs = Inputs(shape, device)
     reference, plain = inputs.plain(torch.float64), inputs.plain(inputs.dtype)
@@ -187,17 +187,18 @@ def time_step(shape: DecodeStep, row: str, device: str) -> Row:
         while len(layers) < turns:
             layers.append(OnMesh(inputs, backend))
             layers[-1].whole()
+        inputs.weights.clear()  # other rows of the group need the memory
         runs, rotated = [on_mesh.run for on_mesh in layers], len(layers) * work.others
         launched = [launch for program in layers[0].programs for launch in ways(backend, program).get("launches", ())]
         facts |= {"launches": launched} if launched else ways(backend, None)
         facts |= {"rounds": sum(len(program.schedule.rounds) for program in layers[0].programs)}
         facts |= {"checked": "within bound of fp64", "whole_step_seconds": host}
-    times = measure(device, runs)
+    times = yield Runs(runs)
     if row == "elided":
         work = replace(work, exchanged=0)
     facts |= {"sets": len(runs), "rotated_bytes": rotated}
     return record(shape, row, times, facts | shares(times.seconds, device, shape.dtype, flops, work, rotated))
 
 
-def test_row(records, shape, row):
-    records.append(time_step(shape, row, "cpu"))
+def test_group(records, shape):
+    records(time_step, shape)

@@ -6,13 +6,13 @@ from functools import cache
 import torch
 
 from cases import EXCHANGES, ROOMY, executor, held, ways
-from timing import measure, sets
+from timing import Runs, Timing, sets
 from wafer_triton.algorithms.ring import ring_step
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
-from work import Row, record, shares, work
+from work import record, shares, work
 
 STEPS = 8
 
@@ -60,7 +60,7 @@ def moved(tiles: torch.Tensor, schedule: Schedule) -> torch.Tensor:
     return tiles
 
 
-def time_shifts(shape: Shift, row: str, device: str) -> Row:
+def time_shifts(shape: Shift, row: str, device: str) -> Timing:
     """Check where the tiles lie at the end, time the shifts over rotating inputs, and return the record."""
     schedule, dtype = shifts(shape), torch_dtype(shape.dtype)
     make = lambda: torch.randn(shape.side, shape.side, shape.tile**2, device=device).to(dtype)  # noqa: E731
@@ -85,9 +85,10 @@ def time_shifts(shape: Shift, row: str, device: str) -> Row:
         "cores": shape.side**2, "sets": len(runs), "rotated_bytes": len(runs) * footprint, "checked": "exact",
         **ways(backend, programs[0] if programs else None),
     }  # fmt: skip
-    times, must = measure(device, runs), work(schedule, None if row == "elided" else schedule)
+    times = yield Runs(runs)
+    must = work(schedule, None if row == "elided" else schedule)
     return record(shape, row, times, facts | shares(times.seconds, device, shape.dtype, 0, must, len(runs) * footprint))
 
 
-def test_row(records, shape, row):
-    records.append(time_shifts(shape, row, "cpu"))
+def test_group(records, shape):
+    records(time_shifts, shape)

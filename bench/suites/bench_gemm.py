@@ -13,8 +13,8 @@ SHAPES = [
 ]
 
 
-def test_row(records, shape, row):
-    records.append(time_product(shape, row, "cpu"))
+def test_group(records, shape):
+    records(time_product, shape)
 
 
 @pytest.mark.parametrize("name", ["gemm", "gemv"])

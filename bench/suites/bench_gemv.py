@@ -10,5 +10,5 @@ SHAPES = [
 ]
 
 
-def test_row(records, shape, row):
-    records.append(time_product(shape, row, "cpu"))
+def test_group(records, shape):
+    records(time_product, shape)

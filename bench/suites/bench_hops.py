@@ -6,12 +6,12 @@ from functools import cache
 import torch
 
 from cases import ROOMY, executor, held, ways
-from timing import measure, sets
+from timing import Runs, Timing, sets
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
-from work import Row, record, shares, work
+from work import record, shares, work
 
 LINES, COLUMNS = 64, 64
 
@@ -42,7 +42,7 @@ def chains(shape: Chain) -> Schedule:
     return b.build()
 
 
-def time_chain(shape: Chain, row: str, device: str) -> Row:
+def time_chain(shape: Chain, row: str, device: str) -> Timing:
     """Check the sums, time a tree over rotating inputs, and return the record."""
     schedule, backend = chains(shape), executor(row, device)
     program = backend.bind(schedule, {"x": torch.ones(*schedule.mesh.shape, COLUMNS, device=device)})
@@ -59,9 +59,10 @@ def time_chain(shape: Chain, row: str, device: str) -> Row:
         "mesh": f"{LINES}x{cores}", "tile": f"1x{COLUMNS}", "dtype": "fp32", "cores": schedule.mesh.cores,
         "sets": len(programs), "rotated_bytes": rotated, "checked": "exact", **ways(backend, program),
     }  # fmt: skip
-    times, must = measure(device, [one.execute for one in programs]), work(schedule, schedule)
+    times = yield Runs([one.execute for one in programs])
+    must = work(schedule, schedule)
     return record(shape, row, times, facts | shares(times.seconds, device, "fp32", 0, must, rotated))
 
 
-def test_row(records, shape, row):
-    records.append(time_chain(shape, row, "cpu"))
+def test_group(records, shape):
+    records(time_chain, shape)

@@ -60,10 +60,10 @@ class PrefillRun:
         """Yield the schedules that run for a prompt through all layers, with `passes` of experts of each chunk."""
         for number, part in enumerate(parts):
             for kind, layers in self.block.shape.layers_of.items():
-                past = part.past if kind == "attention" else 0
-                yield schedule(prefill_blocks.first_sub_layer(self.block, kind), self.block, part.tokens, past), layers
-            if passes:
-                yield schedule(prefill_pass, self.block, part.tokens, 0, 0), passes[number]
+                sub_layers = prefill_blocks.sub_layers_of(self.block, kind, part.tokens, part.past)
+                first, *repeated = [schedule(adds, self.block, *args) for adds, args in sub_layers]
+                yield first, layers
+                yield from ((each, passes[number]) for each in repeated)
 
     def run(
         self,
@@ -82,15 +82,14 @@ class PrefillRun:
             self.programs, self.scratch = {}, {}
             self.forget()
         known, regions = set(self.programs), self.block.expert_regions
-        every = [
-            {kind: self._bound(prefill_blocks.first_sub_layer(self.block, kind), kind, part.tokens,
-                               part.past if kind == "attention" else 0)
-             for kind in self.block.shape.layers_of}
-            for part in parts
-        ]  # fmt: skip
-        if regions is not None:
-            for part in parts:  # before weights are loaded into memory
-                self._bound(prefill_pass, "experts", part.tokens, 0, 0)
+        every = list[Programs]()
+        for part in parts:
+            bound = dict[str, Program]()
+            for kind in self.block.shape.layers_of:
+                sub_layers = prefill_blocks.sub_layers_of(self.block, kind, part.tokens, part.past)
+                # passes, too, before their weights are loaded into memory
+                bound[kind], *_ = [self._bound(kind, *each) for each in sub_layers]
+            every.append(bound)
         fresh = [step for key, program in self.programs.items() if key not in known for step in program.calls]
         self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.passes, self.overflow = [0] * len(parts) if regions is not None else [], 0
@@ -223,11 +222,11 @@ class PrefillRun:
         """Run the passes that bring a chunk's tokens to their experts, after the routing."""
         passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
         for each in range(passes):
-            self._bound(prefill_pass, "experts", part.tokens, 0, each).run()
+            self._bound("experts", prefill_pass, (part.tokens, 0, each)).run()
         self.passes[number] += passes
         self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
 
-    def _bound(self, adds: SubLayer, kind: str, *args: int) -> Program:
+    def _bound(self, kind: str, adds: SubLayer, args: tuple[int, ...]) -> Program:
         key = (adds, args)
         if key not in self.programs:
             step = schedule(adds, self.block, *args)

@@ -14,12 +14,14 @@ import gpu
 import order
 import report
 import supervise
+import timing
 import worker
 from cases import UnavailableError
 from clock import Clock
 from order import Timed
 
-NAMES = ["a", "hangs", "b", "dies", "c"]
+GROUPS = [[SimpleNamespace(name=name) for name in names] for names in (["a", "hangs"], ["b"], ["dies", "c"])]
+NAMES = [row.name for group in GROUPS for row in group]
 RECORD = {"group": "one", "stats": {"median": 0.5}, "extra_info": {"what": "it", "exchange": "explicit"}}
 
 
@@ -48,19 +50,19 @@ def forever():
 
 
 def working(file, plan=(), patience=1.0):
-    """Return the steps of a worker on the rows that the file does not name; `plan` names rows that hang or die."""
-    known = {line.get("begun") for line in supervise.read(file)}
+    """Return the steps of a worker on the groups of rows left by the file; `plan` names rows that hang or die."""
     yield None
-    for name in NAMES:
-        if name in known:
-            continue
-        supervise.write(file, begun=name, patience=patience)
-        yield None
-        if name in plan:
-            if name == "dies":
-                yield 7
-            yield from forever()
-        supervise.write(file, row=name, name=name, **RECORD)
+    for group in GROUPS:
+        while names := [row.name for row in worker.following(group, supervise.read(file))]:
+            supervise.write(file, begun=names, patience=patience)
+            for name in names:
+                yield None
+                if name in plan:
+                    if name == "dies":
+                        yield 7
+                    yield from forever()
+            for name in names:
+                supervise.write(file, row=name, name=name, **RECORD)
     yield 0
 
 
@@ -75,7 +77,7 @@ def supervised(tmp_path, plan, patience=1.0, until=30.0):
 
 
 def test_rows_come_in_the_order_of_value():
-    names = [row.name for row in order.on_a_gpu()]
+    names = [row.name for group in order.on_a_gpu() for row in group]
     assert len(names) == len(set(names))
     firsts = [
         "gemm-1024x1024x1024-on16-bf16-explicit", "gemm-2048x2048x2048-on32-bf16-explicit",
@@ -96,10 +98,11 @@ def test_rows_come_in_the_order_of_value():
 
 
 def test_a_row_that_hangs_or_dies_takes_no_other_with_it(tmp_path):
+    """Its group is timed again, row by row."""
     results, seconds = supervised(tmp_path, ["hangs", "dies"])
     assert [record["name"] for record in results["benchmarks"]] == ["a", "b", "c"]
     assert results["failed"] == {"hangs": "no result after 1 s", "dies": "the worker died, exit 7"}
-    assert seconds < 3, "the second that the row may take, and the steps of the others"
+    assert seconds < 5, "twice the second that the row may take, and the steps of the others"
 
 
 def test_a_row_does_not_outlast_the_time(tmp_path):
@@ -153,8 +156,8 @@ def test_a_process_that_the_driver_holds_is_left_alone(monkeypatch):
 def test_a_line_that_a_dying_worker_left_half_written_does_not_count(tmp_path):
     file = tmp_path / "rows.jsonl"
     assert supervise.read(file) == []
-    file.write_text('{"rows": ["a"]}\n{"begun": "a"}\n{"row": "a", "sta')
-    assert supervise.unfinished(supervise.read(file)) == ["a"]
+    file.write_text('{"rows": ["a"]}\n{"begun": ["a"]}\n{"row": "a", "sta')
+    assert supervise.unfinished(supervise.read(file)) == (["a"], True)
 
 
 # --- a worker ---
@@ -169,32 +172,58 @@ def test_each_row_is_on_disk_when_it_ends(tmp_path):
             clock.sleep(1)
             if isinstance(result, Exception):
                 raise result
+            times = yield timing.Runs([lambda: None], graph=False)
+            return {"name": name, **RECORD, "extra_info": {**RECORD["extra_info"], "timed": times.how}}
+
+        return [Timed(name, 9.0, run)]
+
+    wrong, unavailable = ValueError("off by\n1"), UnavailableError("no Hopper")
+    groups = [row("known"), row("a"), row("b", wrong), row("c", unavailable), row("d")]
+    supervise.write(file, row="known", tests="passed")
+    worker.work(groups, "cpu", file, 2.5, clock)
+    assert seen == [["known"], ["known", "a"], ["known", "a", "b"]], "and none begins when the time is up"
+    results = report.load(file)
+    assert [(record["name"], record["extra_info"]["timed"]) for record in results["benchmarks"]] == [("a", "calls")]
+    assert results["failed"] == {"b": "ValueError: off by 1"} and results["not_measured"] == {"c": "no Hopper"}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["as it is made", "while it is timed"])
+def test_a_row_that_fails_in_its_group_is_timed_alone(late, tmp_path):
+    """As a row that finds no memory beside the others."""
+    file, made = tmp_path / "rows.jsonl", []
+
+    def fail():
+        if len(made) < 5:
+            raise RuntimeError("out of memory")
+
+    def row(name, run):
+        def timed(device):
+            made.append(name)
+            if not late:
+                run()
+            yield timing.Runs([run], graph=False)
             return {"name": name, **RECORD}
 
-        return Timed(name, 9.0, run)
+        return Timed(name, 9.0, timed)
 
-    rows = [
-        row("known"),
-        row("a"),
-        row("b", ValueError("off by\n1")),
-        row("c", UnavailableError("no Hopper")),
-        row("d"),
-    ]
-    supervise.write(file, begun="known")
-    worker.work(rows, "cpu", file, 2.5, clock)
-    assert seen == [[], ["a"], ["a", "b"]], "the known row is not run again, and none begins when the time is up"
-    results = report.load(file)
-    assert [record["name"] for record in results["benchmarks"]] == ["a"]
-    assert results["failed"] == {"b": "ValueError: off by 1"} and results["not_measured"] == {"c": "no Hopper"}
+    rows = [row("a", lambda: None), row("b", fail), row("c", lambda: None)]
+    worker.work([rows], "cpu", file, 9.0, Clock())
+    lines = supervise.read(file)
+    begun = [line["begun"] for line in lines if "begun" in line]
+    assert begun == [["a", "b", "c"], *([["a"], ["b"], ["c"]] if late else [["b"]])]
+    ended = {line["row"]: "stats" in line for line in lines if "row" in line}
+    assert ended == {"a": True, "b": late, "c": True}, "b is the fifth row to be made where all begin again"
 
 
 def test_a_worker_ends_when_the_gpu_refuses_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(worker.timing, "broken", lambda device: True)
 
     def fails(device):
+        yield from ()
         raise RuntimeError("an illegal memory access was encountered")
 
-    worker.work([Timed("a", 9.0, fails), Timed("b", 9.0, fails)], "cpu", tmp_path / "rows.jsonl", 9.0, Clock())
+    groups = [[Timed("a", 9.0, fails)], [Timed("b", 9.0, fails)]]
+    worker.work(groups, "cpu", tmp_path / "rows.jsonl", 9.0, Clock())
     assert [line["row"] for line in supervise.read(tmp_path / "rows.jsonl") if "row" in line] == ["a"]
 
 
@@ -204,7 +233,7 @@ def test_tests_of_a_gpu_are_a_row_that_fails_with_them(tmp_path, monkeypatch):
     monkeypatch.setattr(order, "find_spec", lambda name: None)
     tests.write_text("def test_zero(): pass\ndef test_one(): assert 1 == 2\n")
     with pytest.raises(AssertionError, match=r"^1 failed, 1 passed in .*; FAILED .*::test_one - assert 1 == 2"):
-        order.tests("cuda")
+        next(order.tests("cuda"))
 
 
 # --- the whole command ---
@@ -216,7 +245,7 @@ def commanded(tmp_path, monkeypatch, plan, *arguments, patience=1.0):
     monkeypatch.setattr(gpu, "unsupported", lambda: "")
     monkeypatch.setattr(gpu, "machine", lambda device: {"gpu": "NVIDIA Some GPU", "driver": "1.2", "cuda": "13.0",
                         "torch": "2.11", "triton": "3.6", "python": "3.12", "commit": "0abc"})  # fmt: skip
-    monkeypatch.setattr(order, "on_a_gpu", lambda: [SimpleNamespace(name=name) for name in NAMES])
+    monkeypatch.setattr(order, "on_a_gpu", lambda: GROUPS)
 
     def start(command, environment):
         commands.append((command, environment))
@@ -234,8 +263,8 @@ def test_the_whole_command_on_a_gpu(tmp_path, capsys, monkeypatch):
     assert head["gpu"] == "NVIDIA Some GPU" and head["commit"] == "0abc" and head["rows"] == NAMES
     assert {"driver", "torch", "triton", "python"} <= head.keys()
     assert [line["row"] for line in rows if "row" in line] == NAMES
-    assert "| one | explicit | 500,000 |  |  |  |  |" in lines and "failed: hangs: no result after 1 s" in lines
-    assert len(commands) == 2, "the second worker runs the rest of the rows"
+    assert "| one | explicit | 500,000 |  |  |  |  |  |" in lines and "failed: hangs: no result after 1 s" in lines
+    assert len(commands) == 3, "the second worker times the rows of that group alone, the third one the rest"
     for command, environment in commands:
         assert command[-3:] == ["cuda", str(file), "570.0"] and environment["TRITON_INTERPRET"] == "0"
 

@@ -13,6 +13,7 @@ import peers
 import work
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate import triton
 from wafer_triton.emulate.torch import TorchExecutor
 
 # --- limits ---
@@ -78,6 +79,17 @@ def test_a_peer_equals_the_torch_executor(op, shapes, side, dtype, way, monkeypa
 # --- counts of a case ---
 
 
+def test_launches_of_products_are_those_that_pass_on_sums(monkeypatch):
+    monkeypatch.setattr(triton, "MAX_SLOT_BYTES", 3 * 16 * 2 * (2 * 3 + 3 * 4))  # of three rounds
+    shape = cases.Shape("gemm", 4, 8, 12, 16, "bf16")
+    schedule, given = shape.recipe().schedule, shape.operands("cpu", integers=False)
+    for row, launches in (("explicit", 2), ("elided", 1)):
+        case = cases.OnMesh(shape, triton.TritonExecutor(exchange=row), *given)
+        assert cases.product_launches(row, schedule, case.program) == launches
+    assert cases.product_launches("emulation", schedule, None) == 4
+    assert cases.product_launches("blas", schedule, None) == 1
+
+
 def test_every_shifted_tile_is_read_once_and_written_once():
     shape = cases.Shape("gemm", 4, 8, 12, 16, "bf16")
     schedule = shape.recipe().schedule
@@ -88,6 +100,9 @@ def test_every_shifted_tile_is_read_once_and_written_once():
     must = work.work(schedule, schedule)
     assert must.exchanged == 2 * moves * (a + b) and must.footprint == 2 * 16 * (a + b)
     assert must.others == 16 * 2 * 4 * 2, "the result; operands count as exchanged"
+    assert work.work(schedule, schedule, 3).others - must.others == 2 * 2 * 16 * 2 * 4 * 4, (
+        "fp32 sums, stored and loaded"
+    )
     still = work.work(schedule, None)
     assert (still.exchanged, still.others) == (0, 16 * (a + b + 2 * 4 * 2))
 

@@ -3,6 +3,7 @@
 import pytest
 
 import bench_estimate
+import bench_generate
 import cases
 import gpu
 import report
@@ -19,7 +20,7 @@ def test_every_kind_of_row_runs_and_is_written(tmp_path, capsys):
     assert lines[-1] == f"send {file}" and report.beside(results).splitlines()[-1] in lines
     assert len(results["benchmarks"]) == len(results["machine_info"]["rows"]) > 20
     rows = {record["extra_info"]["exchange"] for record in results["benchmarks"]}
-    assert rows == {*cases.ROWS, *cases.CALLS, "copy", "transformers"}
+    assert rows == {*cases.ROWS, *cases.CALLS, "copy", "transformers", bench_generate.GRAPH}
     for record in results["benchmarks"]:
         facts, seconds = record["extra_info"], record["stats"]["median"]
         assert facts["checked"] and 0 < record["stats"]["min"] <= seconds, record["name"]

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -12,6 +13,7 @@ import torch
 import cases
 import limits
 import timing
+import worker
 from clock import Clock
 from wafer_triton import ops
 from wafer_triton.compare import timing as clocks
@@ -25,13 +27,44 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_time_is_of_one_run_of_all_that_take_turns(clock):
+def test_rows_are_timed_in_turns_over_inputs_in_turns(clock):
     runs = []
-    times = timing.measure("cpu", [lambda: runs.append(clock.sleep(0.5)), lambda: runs.append(clock.sleep(1.5))])
-    assert (times.seconds, times.least, times.how) == (pytest.approx(1), pytest.approx(1), "run")
-    assert len(runs) == 2 * (1 + 2 + times.rounds), "the first turn does not count, the next two say how long one is"
-    calls = timing.measure("cpu", [lambda: clock.sleep(0.5)], graph=False)
-    assert (calls.seconds, calls.how) == (pytest.approx(0.5), "calls")
+
+    def run(name, seconds):
+        return lambda: (runs.append(name), clock.sleep(seconds))
+
+    rows = [timing.Runs([run("a", 0.5), run("b", 1.5)]), timing.Runs([run("c", 0.25)], graph=False)]
+    first, second = timing.measure("cpu", rows)
+    assert (first.seconds, first.least, first.how) == (pytest.approx(1), pytest.approx(1), "run")
+    assert (second.seconds, second.how, second.rounds) == (pytest.approx(0.25), "calls", first.rounds)
+    assert runs == [*"ababab", *"ccc", *"abc" * first.rounds], "the first run of a row does not count, two say how long"
+
+
+def test_a_round_of_steps_that_follow_each_other_has_one(clock):
+    runs = []
+    (times,) = timing.measure("cpu", [timing.Runs([lambda: runs.append(clock.sleep(1e-6))], graph=False, once=True)])
+    assert times.rounds == clocks.ROUNDS[1] and len(runs) == 3 + times.rounds
+
+
+def test_clocks_of_a_gpu_stand_beside_its_times(tmp_path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\necho \"$1\" > asked\nprintf '1980, 0x1\\n[N/A], 0x1\\n1755, 0x4\\n'; : > ready; exec sleep 60"
+    )
+    smi.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(timing, "is_cuda", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="12-34"))
+    with timing.clocks("cuda") as facts:
+        while not (tmp_path / "ready").exists():
+            pass
+    assert facts == {"sm_mhz": [1755, 1980], "clock_reasons": ["0x1", "0x4"]}
+    assert (tmp_path / "asked").read_text() == "--id=GPU-12-34\n"
+    monkeypatch.setenv("PATH", "")
+    with timing.clocks("cuda") as none:
+        pass
+    assert none == {}
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(1e-9, 1000), (1e-3, 20), (0.5, 1)])
@@ -152,7 +185,7 @@ def test_on_a_gpu_runs_are_timed_by_events_around_replays_of_one_graph(monkeypat
         count[which] += 1
         graphs.clock.sleep(0.001)
 
-    times = timing.measure("cpu", [graphs.run(lambda: add(0)), graphs.run(lambda: add(1))])
+    (times,) = timing.measure("cpu", [timing.Runs([graphs.run(lambda: add(0)), graphs.run(lambda: add(1))])])
     assert times.how == "graph replay" and len(graphs.captured) == 1 and len(graphs.captured[0].runs) == 2
     assert count[0] == count[1] > 3 and times.seconds == pytest.approx(0.001)
 
@@ -175,7 +208,8 @@ def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     """Run the branch for GPUs with interpreted kernels: rotating inputs, copy limits, facts and fractions."""
     Graphs(tick=0.001).patch(monkeypatch)
     monkeypatch.setitem(limits.MATRIX, "cpu", 64)
-    for module in (clocks, limits):
+    monkeypatch.setattr(timing, "clocks", lambda device: nullcontext({}))
+    for module in (timing, limits):
         monkeypatch.setattr(module, "captured", lambda device, run: (run(), (run, "graph replay"))[1])
     monkeypatch.setattr(timing, "LONGEST", 0.0)
     monkeypatch.setattr(limits, "LARGEST", 2**16)
@@ -186,7 +220,8 @@ def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     limits.bandwidth.cache_clear()
     limits.matrix_rate.cache_clear()
     shape = cases.Shape("gemm", 2, 6, 8, 4, "bf16")
-    facts = cases.time_product(shape, row, "cpu")["extra_info"]
+    (line,) = worker.in_turns([SimpleNamespace(run=partial(cases.time_product, shape, row))], "cpu")
+    facts = line["extra_info"]
     limits.bandwidth.cache_clear()
     limits.matrix_rate.cache_clear()
     assert facts["sets"] == 2 and facts["timed"] == "graph replay" and facts["shape"] == [6, 8, 4]

@@ -135,6 +135,12 @@ def test_a_tree_is_its_stages_one_after_another():
     assert tree.rounds == expected.rounds and tree.uses == steps.uses(expected.rounds)
 
 
+@pytest.mark.parametrize("way", [2, -1, "up"])
+def test_a_message_of_a_tree_goes_upwards_or_downwards(way):
+    with pytest.raises(ScheduleError, match=f"Stages: way {way!r} is neither 0, upwards, nor 1, downwards"):
+        Stages((((0, Moves("x", [0], [1])),), ((way, Moves("x", [2], [1])),)))
+
+
 @pytest.mark.parametrize(
     ("stages", "fault"),
     [

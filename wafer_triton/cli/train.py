@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,22 +130,30 @@ def _title(best: TrainingPlan) -> str:
     return f"{work.name}, {work.batch} x {work.sequence} tokens on {on} ({wafer.forwarding})"
 
 
+def _numbers(plan: TrainingPlan) -> dict[str, list[int]]:
+    """Return the numbers of layers of each kind of recompute; two kinds of layers may have one."""
+    numbers: dict[str, list[int]] = {}
+    for kind, number in zip(plan.recompute, plan.mix.counts, strict=True):
+        numbers.setdefault(kind, []).append(number)
+    return numbers
+
+
 def _layers(best: TrainingPlan) -> str:
-    kinds = zip(best.mix.counts, best.recompute, strict=True)
-    return ", ".join(f"{numbered(number, 'layers')} with {kind} recompute" for number, kind in kinds)
+    return ", ".join(
+        f"{numbered(sum(of), 'layers')} with {kind} recompute"
+        + (f" ({' and '.join(map(str, of))}, sharded in different ways)" if len(of) > 1 else "")
+        for kind, of in _numbers(best).items()
+    )
 
 
 def _answer(each: TrainingPlan) -> dict[str, Any]:
     if each.why:
         return {"strategy": each.strategy, "why": each.why, "solver_seconds": each.solver_seconds}
-    layers = Counter[str]()  # two kinds of layers may have one kind of recompute
-    for kind, number in zip(each.recompute, each.mix.counts, strict=True):
-        layers[kind] += number
     return {
         "strategy": each.strategy, "seconds": each.seconds, "parts": each.parts, "bytes": each.held,
         "joules": each.joules, "watts": each.watts, "tokens_per_second": each.tokens_per_second,
         "link_bytes": each.link_bytes, "hottest_link": each.hottest, "micro_batches": each.case.micro_batches,
-        "wafers": each.case.wafers, "layers": layers,
+        "wafers": each.case.wafers, "layers": {kind: sum(of) for kind, of in _numbers(each).items()},
         "operators": {
             name: {"tuple": str(own.split), "placement": str(own.placed)} for name, own in each.operators.items()
         },

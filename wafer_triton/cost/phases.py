@@ -143,7 +143,7 @@ def _of_different_work(schedule: Schedule, run: RoundRun) -> list[Round]:
     """Return one round for each kind of work in a run: equal operations, parameters, and operands in bytes."""
 
     def work(op: Local) -> tuple[object, ...]:
-        return op.work, tuple([schedule.buffers[slot.buffer].slot_bytes(slot) for slot in (*op.outs, *op.ins)])
+        return op.work, tuple([schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.operands])
 
     rounds = reversed(run.rounds) if run.tree is None else run.tree.different
     return list({tuple(map(work, round_.locals)): round_ for round_ in rounds}.values())
@@ -156,7 +156,7 @@ def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, 
         definition = local.find(op.op)
         done = definition.work(**op.params)
         macs += done[0]
-        for name, slot in zip(definition.operands, (*op.outs, *op.ins), strict=True):
+        for name, slot in zip(definition.operands, op.operands, strict=True):
             buffer = schedule.buffers[slot.buffer]
             read = definition.reads.get(name)
             sram_bytes += buffer.slot_bytes(slot) if read is None else read(**op.params) * BYTES[buffer.dtype]

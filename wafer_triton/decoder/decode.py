@@ -185,10 +185,10 @@ def sub_layers_of(block: Block, kind: str) -> SubLayers:
     Kinds are "attention", "ffn", "experts", "embedding" and "head". One attention stands for those of all sequences,
     which follow one another; an append needs less.
     """
+    if kind in FEED_FORWARD:
+        return ((FEED_FORWARD[kind], ()),)
     return {
         "attention": ((project, ()), (attend, (0,)), (output, ())),
-        "ffn": ((ffn, ()),),
-        "experts": ((decode_experts, ()),),
         "embedding": ((embed, (block.batch,)),),
         "head": ((head, (block.batch,)),),
     }[kind]

@@ -15,7 +15,7 @@ from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
 from wafer_triton.algorithms.norm import softmax_parts
 from wafer_triton.algorithms.segment_gemm import segment_gemm, segment_gemm_t
 from wafer_triton.decoder import weights
-from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayer, SubLayers, sub_layer
+from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, Block, SubLayers, sub_layer
 from wafer_triton.decoder.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.decoder.experts import prefill_experts
 from wafer_triton.decoder.heads import distinct_head_groups, most_groups
@@ -150,19 +150,14 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
 SUB_LAYERS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block
 
 
-def first_sub_layer(block: Block, kind: str) -> SubLayer:
-    """Return the sub-layer of a kind of block; of experts in regions the routing, which passes follow."""
-    return prefill_routing if kind == "experts" and block.expert_regions is not None else SUB_LAYERS[kind]
-
-
 def sub_layers_of(block: Block, kind: str, tokens: int, past: int) -> SubLayers:
-    """Return the sub-layers whose buffers a core has room for together, for "attention", "ffn" or "experts"."""
-    sub_layers: SubLayers = ((first_sub_layer(block, kind), (tokens, past if kind == "attention" else 0)),)
-    return (
-        sub_layers
-        if first_sub_layer(block, kind) is not prefill_routing
-        else (*sub_layers, (prefill_pass, (tokens, 0, 0)))
-    )
+    """Return the sub-layers of a kind of block: one, or of experts in regions the routing and a pass, which may repeat.
+
+    Kinds are "attention", "ffn" and "experts". A core has room for the buffers of all of them together.
+    """
+    if kind == "experts" and block.expert_regions is not None:
+        return (prefill_routing, (tokens, 0)), (prefill_pass, (tokens, 0, 0))
+    return ((SUB_LAYERS[kind], (tokens, past if kind == "attention" else 0)),)
 
 
 def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLayers:
@@ -171,10 +166,9 @@ def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLay
     `kind` is the kind of the block after attention, "ffn" or "experts". Experts in regions have the expected number of
     passes if all experts are equally likely.
     """
-    sub_layers: SubLayers = ((attention, (tokens, past)), (first_sub_layer(block, kind), (tokens, 0)))
-    if kind == "experts" and block.expert_regions is not None:
-        sub_layers += ((prefill_pass, (tokens, 0, 0)),) * block.expected_passes(tokens)
-    return sub_layers
+    first, *passes = sub_layers_of(block, kind, tokens, past)
+    repeated = passes * block.expected_passes(tokens) if passes else []
+    return (*sub_layers_of(block, "attention", tokens, past), first, *repeated)
 
 
 def head_group_blocks(block: Block, count: int | None) -> list[Block]:

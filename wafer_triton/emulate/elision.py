@@ -15,7 +15,7 @@ from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMa
 from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.segments import mailboxes, segments, whole_copy
 from wafer_triton.local import find
-from wafer_triton.schedule.access import accesses, acts
+from wafer_triton.schedule.access import walk
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import uses
@@ -29,17 +29,13 @@ def turning_slots(schedule: Schedule) -> frozenset[str]:
     """
     slots = {name for name, buffer in schedule.buffers.items() if buffer.role == "scratch" and buffer.slots > 1}
     turning, others = set[str](), set[str]()
-    for round_ in schedule.rounds if slots else ():
-        exchanges, *computes = acts(round_)
-        turning |= slots & {write.slot.buffer for write in exchanges.writes}
-        others |= turning & {write.slot.buffer for act in computes for write in act.writes}
-        others |= turning & {each.slot.buffer for each in accesses(round_) if each.slot.index is None}
+    for _, access in walk(schedule) if slots else ():
+        name, sent = access.slot.buffer, isinstance(access.by, Exchange)
+        if access.slot.index is None or (access.writes and not sent):
+            others |= {name} & turning
+        if access.writes and sent:
+            turning |= {name} & slots
     return frozenset(turning - others)
-
-
-def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Task]:
-    """Return the tasks of a schedule whose tiles stay in place as far as possible."""
-    return _Elision(planner, schedule, memory).plan()
 
 
 class Lies(NamedTuple):
@@ -52,7 +48,7 @@ class Lies(NamedTuple):
     rows: Index
 
 
-class _Elision:
+class Elision:
     """Plans a schedule round by round; `maps` says where the tiles of each buffer lie that lie elsewhere by now."""
 
     def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
@@ -65,6 +61,7 @@ class _Elision:
         self.uses = uses(schedule.rounds.steps)
 
     def plan(self) -> list[Task]:
+        """Return the tasks of the schedule, whose tiles stay in place as far as possible."""
         for segment in segments(self.schedule):
             self.forget(segment.start)
             if isinstance(segment, Products) and self.products(segment):
@@ -88,7 +85,7 @@ class _Elision:
 
     def products(self, run: Products) -> bool:
         """Plan compute-shift rounds at once, and return whether the planner could."""
-        for name in {run.c, run.out}:  # first, as tiles of a or b may lie there
+        for name in dict.fromkeys((run.c, run.out)):  # first, as tiles of a or b may lie there
             self.before_write(name, keep=name == run.c and run.add)
         hands = run.a[0], run.b[0]
         if any(self.has_own_tiles(slot, None) or self.slots(self.lies(slot.buffer).buffer) > 1 for slot in hands):
@@ -138,10 +135,6 @@ class _Elision:
     def slots(self, name: str) -> int:
         return self.memory.buffers[name].slots
 
-    def cells(self, slot: Slot, cores: Index | None = None) -> Index:
-        """Return the cells of a slot on some cores (None: all)."""
-        return slot.cells(self.memory.mesh, self.slots(slot.buffer), cores)
-
     def lies(self, name: str) -> Lies:
         """Return where the tiles of a buffer lie."""
         return self.maps.get(name) or Lies(name, np.arange(self.memory.mesh.cores * self.slots(name)))
@@ -151,7 +144,7 @@ class _Elision:
         if slot.buffer not in self.maps:
             return TileMap(slot)
         lies = self.maps[slot.buffer]
-        rows = lies.rows[self.cells(slot).ravel()]
+        rows = lies.rows[self.schedule.cells(slot).ravel()]
         in_place = self.slots(lies.buffer) == 1 and _ascends(rows)
         return TileMap(Slot(lies.buffer), None if in_place else rows)
 
@@ -174,8 +167,8 @@ class _Elision:
         cells, senders = list[Index](), list[Index]()
         for one in exchanges:
             send, recv = one.moves.ends(self.memory.mesh)
-            cells.append(self.cells(one.dst, recv))
-            senders.append(self.cells(one.src, send))
+            cells.append(self.schedule.cells(one.dst, recv))
+            senders.append(self.schedule.cells(one.src, send))
         return self.after_copy(name, source, np.concatenate(cells), np.concatenate(senders))
 
     def after_copy(self, name: str, source: str, cells: Index, senders: Index) -> Lies | None:
@@ -222,7 +215,9 @@ class _Elision:
 
     def has_own_tiles(self, slot: Slot, cores: Index | None) -> bool:
         """Return whether the tile of any of these cores (None: all) lies in its own place, while others do not."""
-        return slot.buffer in self.maps and bool((self.maps[slot.buffer].rows[self.cells(slot, cores)] < 0).any())
+        return slot.buffer in self.maps and bool(
+            (self.maps[slot.buffer].rows[self.schedule.cells(slot, cores)] < 0).any()
+        )
 
     def move(self, exchange: Exchange) -> None:
         """Plan an exchange that copies its tiles."""

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from wafer_triton.device.dtype import torch_dtype
-from wafer_triton.emulate.elision import elided
+from wafer_triton.emulate.elision import Elision
 from wafer_triton.emulate.parts import Call, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Planner
 from wafer_triton.emulate.pool import POOL
@@ -93,7 +93,11 @@ class Executor(Planner):
         if memory.tables is not None:
             memory.tables.begin(schedule.name)
         with self.on_device():
-            tasks = self.explicit(schedule, memory) if self.exchange == "explicit" else elided(self, schedule, memory)
+            tasks = (
+                self.explicit(schedule, memory)
+                if self.exchange == "explicit"
+                else Elision(self, schedule, memory).plan()
+            )
             fused = self.fuse_tasks(memory, tasks)
         if memory.tables is not None:
             memory.tables.end(schedule)

@@ -186,8 +186,10 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
 
 def _same_form(buffer: Buffer, given: Sequence[int]) -> bool:
     """Return whether sizes that hold all slots of a buffer are its own; [1, 4] is [4], and either may be flat."""
+    if given == buffer.tile or len(given) == 1:
+        return True
     if len(buffer.tile) == 1 and (buffer.slots == 1 or given[0] == buffer.slots):
         return True
-    forms = ((buffer.slots * buffer.numel,), (buffer.slots, buffer.numel), (buffer.slots, *buffer.tile), given)
+    forms = ((buffer.slots, buffer.numel), (buffer.slots, *buffer.tile), given)
     *fits, tile = ([size for size in form if size > 1] for form in forms)
     return tile in fits

@@ -242,7 +242,7 @@ def _without_indices(schedule: Schedule) -> tuple[object, ...]:
     rounds = [
         (
             [(one.axis, one.src.buffer, one.dst.buffer) for one in each.exchanges],
-            [(op.work, [slot.buffer for slot in (*op.outs, *op.ins)]) for op in each.locals],
+            [(op.work, [slot.buffer for slot in op.operands]) for op in each.locals],
         )
         for each in schedule.rounds
     ]

@@ -54,11 +54,9 @@ class TorchExecutor(Executor):
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         if isinstance(segment, Reduction):
             exchanges = [one for round_ in segment.rounds[: segment.count] for one in round_.exchanges]
-            messages = [self._combine(memory, one, segment.op) for one in exchanges]
-            steps = [step for step in messages if step is not None]
             sends = segment.broadcast if self.exchange == "explicit" else ()
             sent = [task for round_ in sends for task in self.round(memory, round_)]
-            return steps + sent if len(steps) == len(messages) else None
+            return [self._combine(memory, one, segment.op) for one in exchanges] + sent
         return self._ring_windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
 
     def _ring_windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Task] | None:
@@ -98,24 +96,17 @@ class TorchExecutor(Executor):
             return [*steps, partial(torch.index_select, total, 0, core_order.argsort(), out=out)]
         return [*steps, lambda: out.index_copy_(0, core_order, total.to(out.dtype))]
 
-    def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Task | None:
-        """Return a step that combines messages with the receivers' tiles, without a mailbox.
-
-        None unless the tiles are strided views, or the messages are the same on all mesh rows or columns.
-        """
-        combine, moves, src = COMBINE[op], exchange.moves, TileMap(exchange.src)
-        into, sent = (_view(memory, src, cores) for cores in reversed(_ends(memory, [exchange])))
+    def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Task:
+        """Return a step that combines messages with the receivers' tiles, without a mailbox."""
+        combine, src = COMBINE[op], TileMap(exchange.src)
+        ends = _ends(memory, [exchange])
+        sent, into = (_view(memory, src, cores) for cores in ends)
         if into is not None and sent is not None:
             return partial(combine, into, sent, out=into)
-        tiles = _view(memory, src, np.arange(memory.mesh.cores).reshape(memory.mesh.shape))
-        dim = int(moves.axis == "x")
-        if moves.lines is not None or tiles is None:
-            return None
-        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (moves.send, moves.recv))
+        tiles, (send, recv) = memory.rows(src.slot), [self._index(memory, src, cores) for cores in ends]
         if op == "add" and tiles.dtype == torch.float32:
-            return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
-        ends = recv, send
-        return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
+            return lambda: tiles.index_add_(0, recv[0], tiles.index_select(0, send[0]))
+        return lambda: tiles.index_copy_(0, recv[0], combine(*(tiles.index_select(0, end[0]) for end in (recv, send))))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         definition = find(op.op)

@@ -112,7 +112,7 @@ class TritonExecutor(Executor):
         rewritten, along_x = memory.tables is not None, messages.axis == "x"
         lines, length = memory.mesh.shape[:: 1 if along_x else -1]
         operands, places, routes = list[Operand](), list[tuple[int, ...]](), list[Index]()
-        ends, rows = list[Index](), dict[object, int]()
+        ends, rows = list[Index](), dict[object, Index]()
 
         def place(x: Operand) -> tuple[int, int]:
             number = next((at for at, y in enumerate(operands) if x.tensor is y.tensor and x.index is y.index), None)
@@ -124,22 +124,20 @@ class TritonExecutor(Executor):
         for moves, src, dst in messages.steps:
             ways, route = (*place(src), *place(dst)), None
             for each in moves:
-                send, recv, on = each.table
+                send, recv, at = each.table
                 table = np.stack(np.atleast_2d(send, recv), axis=1)
-                at = np.arange(lines) if on is None else on
                 if rewritten:  # room for another schedule, which may send more
                     table, sent = np.full((lines, 2, length), -1), table
-                    table[at, :, : sent.shape[2]] = sent
-                    at = np.arange(lines)
+                    table[slice(None) if at is None else at, :, : sent.shape[2]] = sent
+                    at = None
                 if route is None or (route[at] >= 0).any():
                     route = np.full(lines, -1)
                     routes.append(route)
                     places.append(ways)
-                key = table.shape, table.tobytes(), rewritten and len(routes)
-                if key not in rows:
-                    rows[key] = sum(map(len, ends))
+                if (key := (each, rewritten and len(routes))) not in rows:
+                    rows[key] = sum(map(len, ends)) + np.arange(len(table))
                     ends.append(table)
-                route[at] = rows[key] + np.arange(len(table))
+                route[slice(None) if at is None else at] = rows[key]
         number = max(table.shape[2] for table in ends)
         padded = [np.pad(table, ((0, 0), (0, 0), (0, number - table.shape[2])), constant_values=-1) for table in ends]
         put, all_ends = partial(self._table, memory), np.concatenate(padded)[..., self._order(number)]

@@ -65,9 +65,8 @@ def _of_outer(x: Tensor, y: Tensor, dw: Tensor, axis: str, accumulate: str) -> l
 
 
 def _gemv(x: Tensor, w: Tensor, axis: str, transposed: str, accumulate: str) -> Product:
-    """Return a GEMV by the tree of its own axis, as groups of another axis may not fit."""
-    options = {"axis": axis, "algorithm": "ktree", "groups": None, "accumulate": accumulate, "transposed": transposed}
-    return "gemv", [x, w], options
+    """Return a GEMV by the usual tree of its own axis, as groups of another axis may not fit."""
+    return "gemv", [x, w], {"axis": axis, "accumulate": accumulate, "transposed": transposed}
 
 
 def _of_all_reduce(dy: Tensor, **options: Any) -> list[Product]:

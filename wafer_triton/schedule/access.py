@@ -81,9 +81,8 @@ def written(round_: Round) -> frozenset[str]:
 
 def overlaps(round_: Round) -> bool:
     """Return whether compute runs beside the exchange: no local operation touches what arrives in the round."""
-    exchanges, *computes = acts(round_)
-    arriving = {access.slot.buffer for access in exchanges.writes}
-    return not any(access.slot.buffer in arriving for act in computes for access in (*act.reads, *act.writes))
+    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
+    return arriving.isdisjoint(slot.buffer for op in round_.locals for slot in op.operands)
 
 
 def fills(schedule: Schedule, round_: Round, name: str) -> bool:

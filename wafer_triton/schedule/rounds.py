@@ -37,7 +37,7 @@ HIDDEN = "~"  # in names of memory that executors keep beside the buffers of a s
 Uses = dict[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
 T = TypeVar("T")
 V = TypeVar("V", bound="Value")
-N = TypeVar("N", bound=NDArray[np.integer[Any]])
+N = TypeVar("N", bound=NDArray[np.integer[Any]] | None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +160,9 @@ class Value:
         return content
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return type(self) is type(other) and hash(self) == hash(other) and self.content == other.content
+        return self is other or (
+            type(self) is type(other) and hash(self) == hash(other) and self.content == other.content
+        )
 
     def __hash__(self) -> int:
         kept = vars(self)
@@ -172,8 +172,8 @@ class Value:
         return known
 
     def __reduce__(self) -> tuple[Callable[..., Value], tuple[object, ...]]:
-        held = [vars(self)[name] for name in self.__match_args__]
-        return _made, (type(self), *(dict(each) if isinstance(each, MappingProxyType) else each for each in held))
+        held = map(vars(self).__getitem__, self.__match_args__)
+        return type(self), tuple(dict(each) if isinstance(each, MappingProxyType) else each for each in held)
 
 
 def once(find: Callable[[V], T]) -> Callable[[V], T]:
@@ -183,31 +183,16 @@ def once(find: Callable[[V], T]) -> Callable[[V], T]:
     """
 
     def found(value: V) -> T:
-        fields, now = vars(value), local.definitions()
-        if "_kept" not in fields:
-            fields["_kept"] = {}
-        kept = fields["_kept"].get(find)
-        if kept is None or kept[0] != now:
-            kept = fields["_kept"][find] = now, find(value)
-        result: T = kept[1]
-        return result
+        kept: dict[object, tuple[int, T]] = vars(value).setdefault("_kept", {})
+        now = local.definitions()
+        if find not in kept or kept[find][0] != now:
+            kept[find] = now, find(value)
+        return kept[find][1]
 
     return found
 
 
 _PLAIN = (str, int, tuple, type(None))  # whose content they are themselves
-
-
-def _made(of: type[V], *held: object) -> V:
-    """Return a value with these fields, which are in canonical form."""
-    made = object.__new__(of)
-    kept = vars(made)
-    for name, each in zip(of.__match_args__, held, strict=True):
-        if isinstance(each, np.ndarray):
-            kept[name] = frozen(each)
-        else:
-            kept[name] = MappingProxyType(each) if isinstance(each, dict) else each
-    return made
 
 
 def _content(held: object) -> object:
@@ -219,9 +204,8 @@ def _content(held: object) -> object:
 
 
 def frozen(index: N) -> N:
-    """Return whole numbers [n] that nobody can change later: a view of the bytes by which they are compared."""
-    base: object = index.base
-    if isinstance(base, bytes) and index.nbytes == len(base):
+    """Return whole numbers [n] (None: none) that nobody can change later: a view of the bytes that are compared."""
+    if index is None or (isinstance(index.base, bytes) and index.nbytes == len(index.base)):
         return index
     return np.frombuffer(index.tobytes(), index.dtype)  # type: ignore[return-value]
 
@@ -250,33 +234,32 @@ def check_axis(what: str, axis: object) -> None:
         raise ScheduleError(f"{what}: axis {shown(axis)} is neither 'x' nor 'y'")
 
 
-def _ascending(index: Index | None) -> Index | None:
-    return index if index is None or index.size < 2 or (index[1:] > index[:-1]).all() else np.sort(index)
+def _filled(*ends: Index) -> Index:
+    """Return ends in one shape, [ends, n] or [ends, lines, n], with -1 where they lack positions."""
+    table = np.full((len(ends), *max(end.shape[:-1] for end in ends), max(end.shape[-1] for end in ends)), -1)
+    for own, end in zip(table, ends, strict=True):
+        own[..., : end.shape[-1]] = end
+    return table
 
 
 def _apart(lines: Index | None, *ends: Index) -> tuple[Index, ...]:
     """Return the line and the ends of each message, given ends [lines, n]; -1 at all ends stands for none."""
-    count = max(len(end) for end in ends if end.ndim == 2)
-    if lines is not None and len(lines) != count:
-        raise ScheduleError(f"{count} rows of positions for {len(lines)} lines; give a row for each of them")
-    table = np.full((len(ends), count, max(end.shape[-1] for end in ends)), -1)
-    for own, end in zip(table, ends, strict=True):
-        own[:, : end.shape[-1]] = end
-    live = (table != -1).any(0)
-    line = np.broadcast_to((np.arange(count) if lines is None else lines)[:, None], live.shape)
-    return line[live], *table[:, live]
+    if lines is not None and len(lines) != len(ends[0]):
+        raise ScheduleError(f"{len(ends[0])} rows of positions for {len(lines)} lines; give a row for each of them")
+    messages = np.any([end != -1 for end in ends], axis=0)
+    row = messages.nonzero()[0]
+    return row if lines is None else lines[row], *(end[messages] for end in ends)
 
 
 def _together(line: Index, *ends: Index) -> tuple[Index, list[Index], bool]:
     """Return lines and ends of messages in order of lines and last ends; False if they are the same on all lines."""
     order = np.lexsort((*ends, line))
-    line, every = line[order], [end[order] for end in ends]
-    starts = np.flatnonzero(np.diff(line, prepend=-2))
-    size = len(line) // max(1, len(starts))
-    alike = np.array_equal(starts, np.arange(0, len(line), max(1, size)))
-    if not alike or any((end.reshape(-1, size) != end[:size]).any() for end in every if size):
-        return line, every, True
-    return line[starts], [end[:size] for end in every], False
+    every = [end[order] for end in ends]
+    lines, sizes = np.unique(line, return_counts=True)
+    size = sizes.max(initial=0)
+    if (sizes < size).any() or any((end.reshape(len(lines), size) != end[:size]).any() for end in every):
+        return line[order], every, True
+    return lines, [end[:size] for end in every], False
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,7 +349,19 @@ class Cores(Value):
         if paired:
             assert rows is not None and cols is not None, "pairs of rows and columns"
             rows, (cols,), paired = _together(rows, cols)
-        return _made(cls, *((rows, cols) if paired else map(_ascending, (rows, cols))), paired)
+        if not paired:
+            rows, cols = [index if index is None else np.sort(index) for index in (rows, cols)]
+        return cls._in_order(rows, cols, paired)
+
+    @classmethod
+    def _in_order(cls, rows: Index | None, cols: Index | None, paired: bool) -> Cores:
+        """Return cores whose rows and columns are in order already."""
+        made = object.__new__(cls)
+        vars(made).update(rows=frozen(rows), cols=frozen(cols), paired=paired)
+        return made
+
+    def __reduce__(self) -> tuple[Callable[..., Value], tuple[object, ...]]:
+        return Cores._in_order, (self.rows, self.cols, self.paired)
 
     def grid(self, mesh: Mesh) -> tuple[Index, Index]:
         """Return rows and columns that broadcast to the cores."""
@@ -418,21 +413,19 @@ class Moves(Value):
         lines = None if self.lines is None else positions("Moves: lines", self.lines)
         if lines is not None and not lines.size:
             send = recv = lines  # on no line there is no message
-        paired = self.paired or send.ndim + recv.ndim > 2
+        if send.shape != recv.shape:
+            send, recv = _filled(send, recv)
+        paired = self.paired or send.ndim > 1
         if paired:
-            apart = (lines, send, recv) if self.paired else _apart(lines, send, recv)
-            lines, (send, recv), paired = _together(*apart)
+            messages = (lines, send, recv) if self.paired else _apart(lines, send, recv)
+            lines, (send, recv), paired = _together(*messages)
         else:
-            if send.size != recv.size:
-                size = max(send.size, recv.size)
-                send, recv = (np.append(end, np.full(size - end.size, -1)) for end in (send, recv))
             if recv.size > 1 and not (recv[1:] > recv[:-1]).all():
                 order = np.lexsort((send, recv))
                 send, recv = send[order], recv[order]
-            lines = _ascending(lines)
-        held = vars(self)
-        held["send"], held["recv"], held["paired"] = frozen(send), frozen(recv), paired
-        held["lines"] = frozen(lines) if lines is not None and send.size else None
+            lines = lines if lines is None else np.sort(lines)
+        lines = lines if send.size else None
+        vars(self).update(send=frozen(send), recv=frozen(recv), lines=frozen(lines), paired=paired)
 
     def ends(self, mesh: Mesh) -> tuple[Index, Index]:
         """Return the core numbers of senders and of their receivers, line by line.
@@ -470,16 +463,17 @@ class Moves(Value):
             size = at.max(initial=-1) + 2  # -1: none
             lines, at = np.divmod(np.unique(lines * size + at + 1), size)
             at -= 1
-            return Cores.of(lines, at, True) if self.axis == "x" else Cores.of(at, lines, True)
-        at = at if (at[1:] > at[:-1]).all() else np.flatnonzero(np.bincount(at))
-        return _made(Cores, *((lines, at) if self.axis == "x" else (at, lines)), False)
+        elif not (at[1:] > at[:-1]).all():
+            at = np.flatnonzero(np.bincount(at))
+        rows, cols = (lines, at) if self.axis == "x" else (at, lines)
+        return Cores.of(rows, cols, True) if self.paired else Cores._in_order(rows, cols, False)
 
     @cached_property
     def passes_on(self) -> bool:
         """Whether a core both sends and receives, so that whole tiles move from core to core."""
         size = max(self.send.max(initial=0), self.recv.max(initial=0)) + 1
         first = self.lines * size if self.paired and self.lines is not None else 0
-        sends = np.zeros(size + 1 if isinstance(first, int) else first.max() + size + 1, bool)
+        sends = np.zeros(np.max(first) + size + 1, bool)
         sends[first + self.send] = True
         sends[-1] = False  # -1: none
         return bool(sends[first + self.recv].any())
@@ -493,11 +487,10 @@ class Moves(Value):
         """Senders, receivers and lines: [n], the same on every line, or [lines, n] with -1 for none."""
         if self.lines is None or not self.paired:
             return self.send, self.recv, self.lines
-        lines, start, count = np.unique(self.lines, return_index=True, return_counts=True)
-        row = np.repeat(np.arange(len(lines)), count)
-        place = np.arange(len(row)) - start[row]
-        send, recv = (np.full((len(lines), count.max()), -1) for _ in range(2))
-        send[row, place], recv[row, place] = self.send, self.recv
+        lines, count = np.unique(self.lines, return_counts=True)
+        messages = np.arange(count.max()) < count[:, None]  # [lines, n]: the messages of a line, then none
+        send, recv = (np.full(messages.shape, -1) for _ in range(2))
+        send[messages], recv[messages] = self.send, self.recv
         return send, recv, lines
 
 
@@ -543,6 +536,11 @@ class Local(Value):
         return np.arange(mesh.cores) if self.where is None else self.where.flat(mesh)
 
     @property
+    def operands(self) -> tuple[Slot, ...]:
+        """The slots of its operands, outputs first."""
+        return (*self.outs, *self.ins)
+
+    @property
     def work(self) -> tuple[object, ...]:
         """The operation and its parameters, by content."""
         return self.content[0], self.content[3]
@@ -582,7 +580,7 @@ class Round(Value):
 def touched(round_: Round) -> frozenset[str]:
     """Return the names of the buffers that a round reads or writes, of unknown operations, too."""
     slots = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
-    slots += [slot for op in round_.locals for slot in (*op.outs, *op.ins)]
+    slots += [slot for op in round_.locals for slot in op.operands]
     return frozenset([slot.buffer for slot in slots])
 
 

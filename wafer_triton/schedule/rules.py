@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import numpy as np
 
@@ -46,15 +45,11 @@ class Finding:
         return f"{self.verdict}{place}: {self.message}"
 
 
+@once  # a schedule from `build` is counted, priced and bound, each of which asks
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError, naming round, buffer and core, for the first rule that the schedule breaks."""
-    if (finding := _first(schedule)) is not None:
+    if finding := next(findings(schedule), None):
         raise ScheduleError(finding.message)
-
-
-@once  # a schedule from `build` is counted, priced and bound, each of which asks
-def _first(schedule: Schedule) -> Finding | None:
-    return next(findings(schedule), None)
 
 
 @contextmanager
@@ -72,13 +67,14 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
 
     A later time of a loop breaks no rule that the first does not: it exchanges mesh rows at the most.
     """
-    seen, readable = set[Hashable](), True
-    for one in schedule.rounds.distinct():
+    check, readable = _Check(schedule), True
+    for number, round_, _ in schedule.rounds.distinct():
         try:
-            _Check(schedule, one.number, one.round, seen).run()
+            check.round(round_)
         except _Broken as broken:
-            readable &= broken.args[0].verdict not in UNREADABLE
-            yield broken.args[0]
+            verdict, message, *core = broken.args
+            readable &= verdict not in UNREADABLE
+            yield Finding(verdict, f"{title(schedule, number)}: {message}", number, *core)
     if readable:
         yield from _of_steps(schedule, schedule.rounds.steps, 0)
 
@@ -88,15 +84,13 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
     mesh = schedule.mesh
     for step in steps:
         if isinstance(step, Loop):
-            wrong = None if step.lines is None else _wrong_lines(step, step.lines, mesh)
-            if wrong:
+            if step.lines is not None and (wrong := _wrong_lines(step, step.lines, mesh)):
                 yield Finding("malformed", f"{title(schedule, number)}: {wrong}", number)
             yield from _of_steps(schedule, step.body, number)
-        fault = step.stages.fault(mesh) if isinstance(step, Tree) else None
-        if fault is not None:
-            core = divmod(fault[0], mesh.shape[1])
-            message = f"{title(schedule, number)}: core {core} of a tree {fault[1]}"
-            yield Finding("malformed", message, number, core)
+        elif isinstance(step, Tree) and (fault := step.stages.fault(mesh)):
+            at, wrong = fault
+            core = divmod(at, mesh.shape[1])
+            yield Finding("malformed", f"{title(schedule, number)}: core {core} of a tree {wrong}", number, core)
         number += step.count
 
 
@@ -105,7 +99,7 @@ def _wrong_lines(loop: Loop, lines: Index, mesh: Mesh) -> str:
     kind, other, size = ("rows", "y", mesh.shape[0]) if loop.axis == "x" else ("columns", "x", mesh.shape[1])
     if not np.array_equal(np.sort(lines), np.arange(size)):
         return f"{kind} of a loop {lines.tolist()} do not name each of {size} {kind} once"
-    for moves in dict.fromkeys(exchange.moves for one in distinct(loop.body) for exchange in one.round.exchanges):
+    for moves in dict.fromkeys(moves for one in distinct(loop.body) for moves in one.round.moves):
         if moves.axis == other and (
             moves.paired or replace(moves, send=lines[moves.send], recv=lines[moves.recv]) != moves
         ):
@@ -123,28 +117,24 @@ def title(schedule: Schedule, number: int) -> str:
 
 
 class _Broken(Exception):
-    """The first broken rule of a round, a `Finding`."""
+    """The first broken rule of a round: verdict, message and, if it is of one, core."""
 
 
 class _Check:
-    """One round under test; `seen` are slots, moves, cores, and operations on buffers, that are right."""
+    """A schedule under test; `seen` are slots, moves, cores, and operations on buffers, that are right."""
 
-    def __init__(self, schedule: Schedule, number: int, round_: Round, seen: set[Hashable]) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.seen = seen
         self.mesh = schedule.mesh
-        self.number = number
-        self.round = round_
+        self.seen = set[Hashable]()
 
-    def run(self) -> None:
-        for exchange in self.round.exchanges:
+    def round(self, round_: Round) -> None:
+        """Raise `_Broken` for the first rule that a round breaks."""
+        for exchange in round_.exchanges:
             self.exchange(exchange)
-        for op in self.round.locals:
+        for op in round_.locals:
             self.local(op)
-        self.conflicts()
-
-    def fail(self, verdict: str, message: str, core: tuple[int, int] | None = None) -> NoReturn:
-        raise _Broken(Finding(verdict, f"{title(self.schedule, self.number)}: {message}", self.number, core))
+        self.conflicts(round_)
 
     def slot(self, slot: Slot) -> None:
         if slot in self.seen:
@@ -152,15 +142,15 @@ class _Check:
         buffer = self.schedule.buffers.get(slot.buffer)
         if buffer is None:
             declared = ", ".join(self.schedule.buffers)
-            self.fail("malformed", f"buffer {slot.buffer!r} is not declared; declared: {declared}")
+            raise _Broken("malformed", f"buffer {slot.buffer!r} is not declared; declared: {declared}")
         numbers, length = np.atleast_1d(0 if slot.index is None else slot.index), self.mesh.length(slot.axis)
         if not numbers.size:
-            self.fail("malformed", f"{slot.buffer!r} names no slot for {length} positions")
+            raise _Broken("malformed", f"{slot.buffer!r} names no slot for {length} positions")
         least, most = numbers.min(), numbers.max()
         if least < 0 or most >= buffer.slots:
-            self.fail("malformed", f"slot {least}..{most} of {slot.buffer!r} does not exist; it has {buffer.slots}")
+            raise _Broken("malformed", f"slot {least}..{most} of {slot.buffer!r} does not exist; it has {buffer.slots}")
         if not slot.is_fixed and numbers.size != length:
-            self.fail("malformed", f"{slot.buffer!r} names {numbers.size} slots for {length} positions")
+            raise _Broken("malformed", f"{slot.buffer!r} names {numbers.size} slots for {length} positions")
         self.seen.add(slot)
 
     def exchange(self, exchange: Exchange) -> None:
@@ -168,14 +158,14 @@ class _Check:
         self.slot(exchange.dst)
         source, target = (self.schedule.buffers[slot.buffer] for slot in (exchange.src, exchange.dst))
         if (source.numel, source.dtype) != (target.numel, target.dtype):
-            self.fail(
+            raise _Broken(
                 "malformed",
                 f"{source.name} {list(source.tile)} {source.dtype} does not fit {target.name} "
                 f"{list(target.tile)} {target.dtype}",
             )
         whole = [slot.index is None for slot in (exchange.src, exchange.dst)]
         if any(whole) and (not all(whole) or source.slots != target.slots):
-            self.fail("malformed", f"{exchange.src} of {source.slots} slots does not fit {exchange.dst}")
+            raise _Broken("malformed", f"{exchange.src} of {source.slots} slots does not fit {exchange.dst}")
         if exchange.moves not in self.seen:
             self.moves(exchange)
             self.seen.add(exchange.moves)
@@ -190,20 +180,22 @@ class _Check:
         lines, ends = moves.lines, (moves.send, moves.recv)
         if lines is not None:
             if wrong := _off_mesh("line", lines, across):
-                self.fail("off-mesh", f"{wrong} ({what})")
+                raise _Broken("off-mesh", f"{wrong} ({what})")
             if not moves.paired and (lines[1:] == lines[:-1]).any():
-                self.fail("malformed", f"lines {lines.tolist()} name a line twice ({what})")
+                raise _Broken("malformed", f"lines {lines.tolist()} name a line twice ({what})")
         if np.concatenate(ends).view(np.uint64).max(initial=0) < length:  # less than 0 is most
             return
         alone = np.flatnonzero((moves.send == -1) != (moves.recv == -1))
         if alone.size:
             core = self.core(moves, np.maximum(*ends), int(alone[0]))
-            self.fail("deadlock", f"a message {what} has a sender or a receiver, not both", core)
+            raise _Broken("deadlock", f"a message {what} has a sender or a receiver, not both", core)
         for role, at, other in (("send", *ends), ("receive", *ends[::-1])):
             off = np.flatnonzero((at < 0) | (at >= length))
             if off.size:
                 where = f"position {at[off[0]]} along {moves.axis} of {length}"
-                self.fail("off-mesh", f"{role} off the mesh: {where} ({what})", self.core(moves, other, int(off[0])))
+                raise _Broken(
+                    "off-mesh", f"{role} off the mesh: {where} ({what})", self.core(moves, other, int(off[0]))
+                )
 
     def core(self, moves: Moves, at: Index, message: int) -> tuple[int, int]:
         """Return the core at the position `at` of a message, on the first line that has it."""
@@ -215,14 +207,14 @@ class _Check:
         try:
             definition = local.find(op.op)
         except ScheduleError as unknown:
-            self.fail("malformed", str(unknown))
-        for slot in (*op.outs, *op.ins):
+            raise _Broken("malformed", str(unknown)) from unknown
+        for slot in op.operands:
             self.slot(slot)
-        alike = op.work, tuple([(slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins)])
+        alike = op.work, tuple([(slot.buffer, slot.index is None) for slot in op.operands])
         if alike not in self.seen:
             wrong = definition.fault(op.params, list(map(self.operand, op.outs)), list(map(self.operand, op.ins)))
             if wrong is not None:
-                self.fail("malformed", wrong)
+                raise _Broken("malformed", wrong)
             self.seen.add(alike)
         if op.where is not None and op.where not in self.seen:
             self.where(op.op, op.where)
@@ -234,35 +226,35 @@ class _Check:
                 if not aligned and out.buffer == read.buffer:
                     met = self.meeting(Access(out, op, writes=True), Access(read, op))
                     if met is not None:
-                        self.fail("overwritten", f"{op.op} writes {out}, which it reads", met[1])
+                        raise _Broken("overwritten", f"{op.op} writes {out}, which it reads", met[1])
 
     def where(self, op: str, cores: Cores) -> None:
         """Raise unless the cores on which an operation runs are on the mesh, each named once."""
         for at, length, role in zip(cores.grid(self.mesh), self.mesh.shape, ("row", "column"), strict=True):
             if wrong := _off_mesh(role, at, length):
-                self.fail("off-mesh", f"{op}: {wrong}")
+                raise _Broken("off-mesh", f"{op}: {wrong}")
         named = np.sort(cores.flat(self.mesh))
         again = named[1:][named[1:] == named[:-1]]
         if again.size:
             twice = divmod(int(again[0]), self.mesh.shape[1])
-            self.fail("malformed", f"{op} names core {twice} twice", twice)
+            raise _Broken("malformed", f"{op} names core {twice} twice", twice)
 
     def operand(self, slot: Slot) -> SlotOperand:
         """Return a slot as an operand of an operation."""
         buffer = self.schedule.buffers[slot.buffer]
         return SlotOperand(str(slot), buffer.slot_numel(slot), buffer.dtype)
 
-    def conflicts(self) -> None:
+    def conflicts(self, round_: Round) -> None:
         """Demand one sender a slot; no tile that a core sends is overwritten in the same round."""
-        for exchange in self.round.exchanges:
+        for exchange in round_.exchanges:
             moves = exchange.moves
             again = moves.recv[1:] == moves.recv[:-1]
             if moves.paired and moves.lines is not None:
                 again &= moves.lines[1:] == moves.lines[:-1]
             if again.any():
                 twice = self.core(moves, moves.recv, int(again.argmax()))
-                self.fail("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
-        (_, reads, writes), *computes = acts(self.round)
+                raise _Broken("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
+        (_, reads, writes), *computes = acts(round_)
         for first, second in _pairs(writes, writes):
             self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
@@ -281,16 +273,13 @@ class _Check:
         met = self.meeting(first, second)
         if met is not None:
             slot, core = met
-            self.fail(verdict, f"core {core} {message.format(first.slot if first.slot.is_fixed else slot)}", core)
+            raise _Broken(verdict, f"core {core} {message.format(first.slot if first.slot.is_fixed else slot)}", core)
 
     def meeting(self, first: Access, second: Access) -> tuple[Slot, tuple[int, int]] | None:
         """Return the first slot that two accesses of the same buffer touch, and its core."""
-        moves = [access.by.moves for access in (first, second) if isinstance(access.by, Exchange)]
-        if len({one.axis for one in moves}) == len(moves) - 1 and disjoint([one.lines for one in moves]):
-            return None  # as in an alignment
         both = [access.cores or Cores.of(None, None) for access in (first, second)]
         if disjoint([cores.rows for cores in both]) or disjoint([cores.cols for cores in both]):
-            return None  # as in a tree
+            return None  # as in an alignment or a tree
         cells = first.cells(self.schedule)
         met = cells[np.isin(cells, second.cells(self.schedule))]
         return self.schedule.place(first.slot.buffer, int(met.min())) if met.size else None

@@ -31,12 +31,13 @@ class Schedule(Value):
     family: str = "kernel"
 
     def __post_init__(self) -> None:
-        named = f"schedule {shown(self.name)}"
         object.__setattr__(self, "buffers", MappingProxyType(dict(self.buffers)))
         if not isinstance(self.rounds, Rounds):
             object.__setattr__(self, "rounds", Rounds(self.rounds))
         if self.family not in FAMILIES:
-            raise ScheduleError(f"{named}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}")
+            raise ScheduleError(
+                f"schedule {shown(self.name)}: family {shown(self.family)}: choose one of {', '.join(FAMILIES)}"
+            )
 
     def cells(self, slot: Slot, cores: Cores | Index | None = None) -> Index:
         """Return where the tiles of a slot lie on some cores (None: all), see `Slot.cells`."""
@@ -49,16 +50,22 @@ class Schedule(Value):
         return Slot(name, slot), divmod(core, self.mesh.shape[1])
 
     def __repr__(self) -> str:
-        return f"Schedule {self.name!r} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
+        return f"Schedule {self.name!r} {self._size}"
+
+    @property
+    def _size(self) -> str:
+        return f"on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
 
     def _repr_html_(self) -> str:
         steps = Counter[str]()
         for one in self.rounds.distinct():
             steps[one.round.label or "(no label)"] += one.times
-        title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
         held = (
             (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)
             for buffer in self.buffers.values()
         )
         buffers = Table.rows(("name", "tile", "role", "bytes"), held, title="buffers")
-        return Table.rows(("step", "rounds"), steps.items(), title=title)._repr_html_() + buffers._repr_html_()
+        return (
+            Table.rows(("step", "rounds"), steps.items(), title=f"{self.name} {self._size}")._repr_html_()
+            + buffers._repr_html_()
+        )

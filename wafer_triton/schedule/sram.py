@@ -58,10 +58,9 @@ def account(schedule: Schedule) -> SramAccount:
         number: {name: span.bytes for name, span in living.items() if span.start <= number <= span.end}
         for number in sorted({span.start for span in living.values()})
     }
-    bytes_of = {number: sum(sizes.values()) for number, sizes in held.items()}
-    peak_round = max(held, key=bytes_of.__getitem__, default=0)
+    peak_round = max(held, key=lambda number: sum(held[number].values()), default=0)
     by_buffer = dict(sorted(held.get(peak_round, {}).items(), key=lambda item: -item[1]))
-    return SramAccount(bytes_of.get(peak_round, 0), peak_round, by_buffer)
+    return SramAccount(sum(by_buffer.values()), peak_round, by_buffer)
 
 
 def check(schedule: Schedule) -> None:
@@ -91,9 +90,8 @@ class Need:
 
     def beside(self, other: Need) -> Need:
         """Return the need of both phases in the same memory: the larger of resident buffers and of workspaces."""
-        names, own, more = self.resident | other.resident, self.resident, other.resident
-        resident = {name: max(own.get(name, 0), more.get(name, 0)) for name in names}
-        return Need(resident, fullest((self.workspace, other.workspace)))
+        resident = Counter(self.resident) | Counter(other.resident)
+        return Need(dict(resident), fullest((self.workspace, other.workspace)))
 
 
 def need(schedule: Schedule) -> Need:
@@ -125,7 +123,7 @@ def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
     """Raise SramError unless a model's buffers of `held` bytes, by name, fit a core."""
     size, limit = sum(held.values()), mesh.device.sram_bytes
     if size > limit:
-        largest = max(held, key=lambda name: held[name])
+        largest = max(held, key=held.__getitem__)
         raise SramError(
             f"{what} on mesh {mesh}: every core needs {size:,} B, {size - limit:,} B over the {limit:,} B of SRAM on "
             f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B",

@@ -120,7 +120,7 @@ class Ring(Value):
     def rounds(self) -> tuple[Round, ...]:
         """All rounds, of which at most three differ: the first, later ones of odd and of even number."""
         first, *later = (self._round(number) for number in range(min(self.count, 3)))
-        return (first, *islice(cycle(later), self.count - 1)) if later else (first,)
+        return first, *islice(cycle(later), self.count - 1)
 
     @property
     def ends(self) -> tuple[Round, Round]:
@@ -131,7 +131,7 @@ class Ring(Value):
         now = {hand[0]: hand[number % 2] for hand in self.hands}
         params = {**self.product.params, "add": number > 0 or bool(self.product.params.get("add"))}
         product = replace(self.product, ins=tuple(now.get(slot, slot) for slot in self.product.ins), params=params)
-        ends = ((hand[number % 2], hand[1 - number % 2]) for hand in self.hands)
+        ends = (hand[::-1] if number % 2 else hand for hand in self.hands)
         return Round(
             tuple(Exchange(by, *both) for by, both in zip(self.shifts, ends, strict=True)), (product,), self.label
         )
@@ -155,6 +155,10 @@ class Stages(Value):
     """
 
     each: tuple[tuple[tuple[int, Moves], ...], ...]
+
+    def __post_init__(self) -> None:
+        for way in (way for stage in self.each for way, _ in stage if way not in (0, 1)):
+            raise ScheduleError(f"Stages: way {shown(way)} is neither 0, upwards, nor 1, downwards")
 
     @cached_property
     def moves(self) -> tuple[Moves, ...]:
@@ -283,7 +287,7 @@ def moved(step: Step, lines: Index, axis: str) -> Step:
         return one
 
     def local(one: Local) -> Local:
-        where = None if one.where is None else one.where.moved(lines, axis)
+        where = one.where and one.where.moved(lines, axis)
         return replace(one, outs=tuple(map(slot, one.outs)), ins=tuple(map(slot, one.ins)), where=where)
 
     exchanges = tuple(Exchange(one.moves.moved(lines, axis), slot(one.src), slot(one.dst)) for one in step.exchanges)
@@ -298,15 +302,13 @@ def count(steps: Iterable[Step]) -> int:
 
 def uses(steps: Iterable[Step]) -> Uses:
     """Return the first and the last round that touches each buffer."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    number = 0
+    found, number = Uses(), 0
     for step in steps:
         for name, (begin, end) in step.uses.items():
-            first.setdefault(name, number + begin)
-            last[name] = number + end
+            first, _ = found.get(name, (number + begin, 0))
+            found[name] = first, number + end
         number += step.count
-    return {name: (number, last[name]) for name, number in first.items()}
+    return found
 
 
 def flat(steps: Iterable[Step]) -> tuple[Round, ...]:

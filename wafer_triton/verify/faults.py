@@ -177,7 +177,7 @@ def _user_operation_faults(schedule: Schedule) -> Iterator[Finding]:
             import torch
 
             source = torch.Generator().manual_seed(0)
-            sizes = [schedule.buffers[slot.buffer].slot_numel(slot) for slot in (*op.outs, *op.ins)]
+            sizes = [schedule.buffers[slot.buffer].slot_numel(slot) for slot in op.operands]
             tiles = [torch.rand(1, size, generator=source) for size in sizes]
             others = [tile.clone() for tile in tiles[: definition.outs]]
             try:
