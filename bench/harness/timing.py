@@ -115,7 +115,8 @@ def clocks(device: str) -> Iterator[dict[str, Any]]:
         yield facts
     finally:
         smi.terminate()
-        samples = [line.split(", ") for line in smi.communicate()[0].splitlines() if line[:1].isdigit()]
+        lines = smi.communicate()[0].rpartition("\n")[0].splitlines()  # the last may be half-written
+        samples = [line.split(", ") for line in lines if line[:1].isdigit()]
         if samples:
             mhz, reasons = zip(*samples, strict=True)
             facts |= {"sm_mhz": [min(map(int, mhz)), max(map(int, mhz))], "clock_reasons": sorted({*reasons})}

@@ -49,7 +49,7 @@ def test_a_round_of_steps_that_follow_each_other_has_one(clock):
 def test_clocks_of_a_gpu_stand_beside_its_times(tmp_path, monkeypatch):
     smi = tmp_path / "nvidia-smi"
     smi.write_text(
-        "#!/bin/sh\necho \"$1\" > asked\nprintf '1980, 0x1\\n[N/A], 0x1\\n1755, 0x4\\n'; : > ready; exec sleep 60"
+        "#!/bin/sh\necho \"$1\" > asked\nprintf '1980, 0x1\\n[N/A], 0x1\\n1755, 0x4\\n19'; : > ready; exec sleep 60"
     )
     smi.chmod(0o755)
     monkeypatch.chdir(tmp_path)

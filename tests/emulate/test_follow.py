@@ -1,7 +1,9 @@
 """`rebind`: one program appends to a KV cache many times, each time with another slot and other rows that shift."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,12 +11,14 @@ from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Tables
 from wafer_triton.emulate.planner import EXCHANGES
+from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores
+from wafer_triton.schedule.rounds import Cores, Moves, Slot
 from wafer_triton.schedule.schedule import Schedule
+from wafer_triton.schedule.steps import Part, Ring, Stages, Step, Tree
 
 MESH = Mesh(3, 2)
 
@@ -130,6 +134,65 @@ def test_an_operation_on_no_core_has_tables():
     program = TorchExecutor().bind(shifted([1, 2, 0], Cores("x", [[-1]] * 3)), given, tables=Tables())
     program.run()
     assert program.read("z").eq(1).all()
+
+
+def stepped(step: Callable[[Builder], Step]) -> Schedule:
+    b = Builder(3, "stepped")
+    for name in "xy":
+        b.buffer(name, (4, 4), "fp32", "state", 2)
+        b.like(f"{name}.mail", name)
+    for name in "abc":
+        b.buffer(name, (4, 4), "fp32", "state")
+        b.like(f"{name}.next", name)
+    b.steps.append(step(b))
+    return b.build(draft=True)
+
+
+def trees(*slots: tuple[str, int], receiver: int = 1) -> Callable[[Builder], Step]:
+    """Return a step of trees in slots of buffers."""
+    stages = Stages(tuple(((0, Moves("x", [sender], [receiver])),) for sender in {0, 1, 2} - {receiver}))
+    parts = tuple(Part(Slot(name, at), (Slot(f"{name}.mail", at),) * 2, 16) for name, at in slots)
+    return lambda b: Tree("add", parts, stages)
+
+
+def ring(*steps: int) -> Callable[[Builder], Step]:
+    """Return a step of products whose operands move by some positions each time."""
+    shifts = tuple(Moves(axis, range(3), np.roll(range(3), by)) for axis, by in zip("xy", steps, strict=True))
+    hands = tuple((Slot(name), Slot(f"{name}.next")) for name in "ab")
+    return lambda b: Ring(b.local("gemm", "c", ("a", "b"), m=4, k=4, n=4), hands, shifts, 3)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (trees(("x", 0)), trees(("x", 1))),
+        (trees(("x", 0)), trees(("x", 0), receiver=2)),
+        (ring(1, 1), ring(1, 2)),
+    ],
+    ids=["slot", "moves", "ring"],
+)  # fmt: skip
+def test_trees_and_rings_follow_slots_and_moves_by_which_they_would_run_at_once(exchange, first, second):
+    source = torch.Generator().manual_seed(0)
+    buffers = stepped(first).buffers.values()
+    given = {each.name: torch.randint(-3, 4, (3, 3, *each.dims), generator=source) for each in buffers if each.given}
+    program = TorchExecutor(exchange=exchange).bind(stepped(first), given, tables=Tables())
+    program.rebind(stepped(second))
+    program.run()
+    judge = Reference(stepped(second), given)
+    judge.run()
+    assert all(torch.equal(program.read(name), judge.read(name)) for name in given)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_schedule_whose_trees_come_in_another_order_is_refused(exchange):
+    one_by_one, stage_by_stage = (stepped(trees(("x", at), ("y", at))) for at in (0, 1))
+    given = {name: torch.zeros(3, 3, 2 if name in "xy" else 1, 16) for name in "xyabc"}
+    program = TorchExecutor(exchange=exchange).bind(one_by_one, given, tables=Tables())
+    with pytest.raises(ScheduleError, match="stepped: its buffers, operations or .* bind this one anew"):
+        program.rebind(stage_by_stage)
+    with pytest.raises(ScheduleError, match="stepped, round 0: buffer 'z' is not declared"):
+        program.rebind(stepped(trees(("z", 0))))
 
 
 def test_planning_that_was_interrupted_is_done_again(monkeypatch):

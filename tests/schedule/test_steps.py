@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from wafer_triton.algorithms.align import align_both, transpose_by_rings
 from wafer_triton.algorithms.gemm import meshgemm, meshgemm_t
@@ -19,6 +20,7 @@ from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule import sram, steps
 from wafer_triton.schedule.builder import Builder
@@ -185,6 +187,23 @@ def test_loops_without_rounds_count_nothing():
     copy = b.round(b.local("copy", "a", "a", size=3))
     b.steps[:] = [Loop((), 3), Loop((copy, Loop((Loop((copy,), 0),), 2)), 4)]
     assert account(b.build()).rounds == 4
+
+
+def test_a_loop_of_no_times_is_as_if_it_were_not_there():
+    b = Builder(Mesh(1, 3), "idle")
+    b.buffer("a", (3,), "fp32", "state")
+    b.buffer("out", (3,), "fp32", "output")
+    b.like("arrived", "a")
+    b.round(b.exchange("x", "a", "arrived", [1, 2, 0], [0, 1, 2]))
+    b.round(b.local("copy", "out", "arrived", size=3))
+    none = Loop((*b.steps, *b.steps), 0, [0])
+    plain, looped = b.build(), replace(b.build(), rounds=(*b.steps, Loop((none,), 2), none))
+    assert account(looped) == account(plain) and price(looped) == price(plain)
+    assert sram.spans(looped) == sram.spans(plain)
+    a = torch.arange(9.0).view(1, 3, 3)
+    program = TorchExecutor(exchange="elided", poison=True).bind(looped, {"a": a})
+    program.run()
+    assert torch.equal(program.read("out"), a.roll(-1, 1))
 
 
 @pytest.mark.parametrize("kind", ["tree", "loop"])

@@ -18,6 +18,7 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Key, Planner
+from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.access import fills, written
@@ -125,7 +126,8 @@ class Program:
             vars(self).pop("_overwritten", None)
             self.calls[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
-            self._demand(_without_indices, schedule, "buffers, operations or operands")
+            with rules.reading(schedule):
+                self._demand(_without_indices, schedule, "buffers, operations or operands")
             self.executor.plan(schedule, self._memory(schedule))
         self.schedule = schedule
 
@@ -238,13 +240,14 @@ def _memory_of(schedule: Schedule) -> tuple[object, ...]:
 
 @once
 def _without_indices(schedule: Schedule) -> tuple[object, ...]:
-    """Return what the schedules of one set of tables have in common."""
+    """Return what the schedules of one set of tables have in common, in the order in which they are planned."""
     rounds = [
         (
             [(one.axis, one.src.buffer, one.dst.buffer) for one in each.exchanges],
             [(op.work, [slot.buffer for slot in op.operands]) for op in each.locals],
         )
-        for each in schedule.rounds
+        for segment in segments(schedule)
+        for each in segment.rounds
     ]
     return *_memory_of(schedule), rounds
 

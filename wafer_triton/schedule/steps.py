@@ -44,7 +44,8 @@ class Loop(Value):
     """`times` times the `body`; in each time line lines[i] does what line i did in the time before (None: lines stay).
 
     Lines of axis "x" are mesh rows, of "y" columns; `lines` names each once. Exchanges along the other axis keep their
-    moves under it, but slot numbers by line go with the lines, theirs too. `Loop(body, 1)` is a group of steps.
+    moves under it, but slot numbers by line go with the lines, theirs too. `Loop(body, 1)` is a group of steps, and a
+    loop of no times has none.
     """
 
     body: tuple[Step, ...]
@@ -54,7 +55,8 @@ class Loop(Value):
 
     def __post_init__(self) -> None:
         check_axis("Loop", self.axis)
-        vars(self).update(body=tuple(self.body), times=_whole("Loop: times", self.times, 0))
+        times = _whole("Loop: times", self.times, 0)
+        vars(self).update(body=tuple(self.body) if times else (), times=times)
         if self.lines is not None:
             vars(self)["lines"] = frozen(positions("Loop: lines", self.lines))
 
