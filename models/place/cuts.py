@@ -225,15 +225,16 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 @lru_cache(maxsize=8)
-def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, torch.Tensor]] | None:
+def sources(decode: Block, prefill: Block, kind: str, device: str) -> dict[str, tuple[str, torch.Tensor]] | None:
     """Return, by prefill's buffer, decode's buffer of the same parameters, and by core decode's core with its tile.
 
-    None if the phases differ in meshes, head groups or buffers; then tiles are cut anew.
+    The cores are a tensor on the torch `device`. None if the phases differ in meshes, head groups or buffers; then
+    tiles are cut anew.
     """
     mesh, held = prefill.mesh, weights_of(decode, kind, "decode").values()
     if decode.mesh.shape != mesh.shape or (kind == "attention" and decode.layout != prefill.layout):
         return None
-    cores = torch.arange(mesh.cores)
+    cores = torch.arange(mesh.cores, device=device)
     turned = cores.view(mesh.shape).mT.reshape(-1)
     found = {}
     for name, buffer in weights_of(prefill, kind, "prefill").items():

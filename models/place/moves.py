@@ -37,7 +37,7 @@ class Phases:
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
         held = weights_of(prefill, kind, "prefill")
         repeated = [name for name, buffer in held.items() if is_repeated(buffer)]
-        source = sources(decode, prefill, kind)
+        source = sources(decode, prefill, kind, self.executor.device)
         if source is not None:
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -137,8 +136,11 @@ class Planner(ABC):
         return slice(0, mesh.shape[0]), slice(0, mesh.shape[1])
 
     def gather_tiles(self, mesh: Mesh, tiles: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy tile source[i] of `tiles` to tile i of `out`, for every core i; both are [rows, cols, numel]."""
-        here = _index_on(source, tiles.device).view(mesh.shape)[self.rectangle(mesh)].flatten()
+        """Copy tile source[i] of `tiles` to tile i of `out`, for every core i; both are [rows, cols, numel].
+
+        `source` [cores] is on their device, as a CUDA graph cannot copy it there.
+        """
+        here = source.view(mesh.shape)[self.rectangle(mesh)].flatten()
         torch.index_select(self.all_gather(mesh, tiles).flatten(0, 1), 0, here, out=out.flatten(0, 1))
 
 
@@ -148,12 +150,6 @@ def by_slots(round_: Round) -> list[list[Exchange]]:
     for exchange in round_.exchanges:
         groups.setdefault((exchange.src, exchange.dst), []).append(exchange)
     return list(groups.values())
-
-
-@lru_cache(maxsize=64)
-def _index_on(index: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return an index on a device, cached, as a CUDA graph cannot copy it there."""
-    return index.to(device)
 
 
 def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tensor:

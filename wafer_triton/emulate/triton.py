@@ -35,7 +35,7 @@ from wafer_triton.schedule.rounds import HIDDEN, Buffer, Exchange, Index, Local,
 from wafer_triton.schedule.schedule import Schedule
 
 MAX_SLOT_BYTES = 2**30  # of all slots of a product's operands, as many rounds as fit
-MIN_CAPABILITY = 70  # compute capability times ten of the first GPUs that have atomics with acquire and release
+MIN_CAPABILITY = 70  # compute capability times ten of the first GPUs whose atomics have a scope
 
 
 class TritonExecutor(Executor):

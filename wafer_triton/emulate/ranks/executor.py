@@ -194,7 +194,7 @@ class DistributedExecutor(Executor):
     def _transfer(self, copies: Sequence[tuple[Rows, Rows]]) -> list[Task]:
         """Return two launches, which start and finish the transfer of all tiles; none if no tile moves."""
         transfer = Transfer(copies, self.group)
-        if transfer.is_empty:
+        if not transfer.bytes and not transfer.copies:
             return []
         return [Launch("", transfer.start, transfer.bytes), Launch("", transfer.finish)]
 

@@ -27,12 +27,15 @@ class Rows(NamedTuple):
 
 
 class Transfer:
-    """Copies of tiles, each from `Rows` to as many others; `bytes` are those sent between all ranks of the group."""
+    """Copies of tiles, each from `Rows` to as many others; `bytes` are those sent between all ranks of the group.
+
+    `copies` are those of this rank that stay there.
+    """
 
     def __init__(self, copies: Sequence[tuple[Rows, Rows]], group: dist.ProcessGroup) -> None:
         self.bytes, self.group = 0, group
         self._packs = list[Callable[[], object]]()
-        self._copies = list[Callable[[], object]]()
+        self.copies = list[Callable[[], object]]()
         self._unpacks = list[Callable[[], object]]()
         self._ops = list[dist.P2POp]()
         self._works = list[dist.Work]()
@@ -47,7 +50,7 @@ class Transfer:
         rank, memory = self.group.rank(), source.memory
         if sender == receiver:
             if sender == rank:
-                self._copies.append(_copy(memory, rows, target.memory, to))
+                self.copies.append(_copy(memory, rows, target.memory, to))
             return
         rows, which = np.unique(rows, return_inverse=True)
         self.bytes += len(rows) * memory.shape[1] * memory.itemsize
@@ -61,11 +64,6 @@ class Transfer:
             self._unpacks.append(_copy(message, which, target.memory, to))
             self._ops.append(dist.P2POp(dist.irecv, message, group=self.group, group_peer=sender))
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no tile moves on this rank, nor between ranks."""
-        return not (self.bytes or self._copies)
-
     def start(self) -> None:
         """Pack the tiles to send, post all messages, then copy the tiles that stay on the rank."""
         if self._ops:
@@ -73,7 +71,7 @@ class Transfer:
                 pack()
             with naming_lost_rank(self.group, [op.group_peer for op in self._ops]):
                 self._works = dist.batch_isend_irecv(self._ops)
-        for copy in self._copies:
+        for copy in self.copies:
             copy()
 
     def finish(self) -> None:
