@@ -1,8 +1,8 @@
 """Worker processes under supervision: a row that hangs or dies takes no other with it.
 
-A worker times rows, those of a group in turns, and writes a line of JSON as they begin and as each ends. If it dies, or
-takes longer than it may, the next worker takes up the rest: the rows of that group one by one, so that the one which
-killed it is noted as failed.
+A worker times rows, those of a group in turns, and writes a line of JSON as they begin, as each is ready to be timed
+and as each ends. If it dies, or takes longer than a row may, the next worker takes up the rest: the rows of that group
+one by one, so that the one which killed it is noted as failed.
 Supervision reads time from a `Clock` and starts workers by a function, so that tests can bring their own of both.
 """
 

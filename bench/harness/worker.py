@@ -28,10 +28,10 @@ def work(groups: Iterable[list[Timed]], device: str, file: Path, until: float, c
         while rows := following(group, read(file)):
             if clock.time() > until:
                 return
-            patience = sum(row.patience for row in rows) if timing.is_cuda(device) else math.inf
+            patience = max(row.patience for row in rows) if timing.is_cuda(device) else math.inf
             write(file, begun=[row.name for row in rows], patience=patience)
             failed = False
-            for row, line in zip(rows, in_turns(rows, device), strict=True):
+            for row, line in zip(rows, in_turns(rows, device, partial(write, file, alive=True)), strict=True):
                 failed |= "error" in line
                 if "error" not in line or len(rows) == 1:
                     write(file, row=row.name, **line)
@@ -48,10 +48,12 @@ def following(group: list[Timed], lines: list[Row]) -> list[Timed]:
     return [row for row in left if row.name not in begun] or left[:1]
 
 
-def in_turns(rows: list[Timed], device: str) -> list[Row]:
-    """Time rows in turns and return the line of each."""
-    timings = [row.run(device) for row in rows]
-    lines = [_tried(partial(next, one)) for one in timings]
+def in_turns(rows: list[Timed], device: str, heard: Callable[[], object] = lambda: None) -> list[Row]:
+    """Time rows in turns and return the line of each; `heard` is called as each is ready, where its patience ends."""
+    timings, lines = [row.run(device) for row in rows], list[Any]()
+    for one in timings:
+        lines.append(_tried(partial(next, one)))
+        heard()
     ready = [line for line in lines if isinstance(line, timing.Runs)]
     with timing.clocks(device) as clocks:
         times = _tried(partial(timing.measure, device, ready)) if ready else []

@@ -105,6 +105,20 @@ def test_a_row_that_hangs_or_dies_takes_no_other_with_it(tmp_path):
     assert seconds < 5, "twice the second that the row may take, and the steps of the others"
 
 
+def test_a_row_of_a_group_that_hangs_is_not_waited_for_as_long_as_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker.timing, "is_cuda", lambda device: True)
+    file = tmp_path / "rows.jsonl"
+
+    def hang(device):
+        yield from ()
+        raise KeyboardInterrupt
+
+    rows = [Timed(name, 9.0, hang) for name in NAMES]
+    with pytest.raises(KeyboardInterrupt):
+        worker.work([rows], "cuda", file, 9.0, Clock())
+    assert supervise.read(file) == [{"begun": NAMES, "patience": 9.0}]
+
+
 def test_a_row_does_not_outlast_the_time(tmp_path):
     results, seconds = supervised(tmp_path, ["b"], patience=50, until=1.5)
     assert results["not_measured"] == {"b": "the time was up"} and results["failed"] == {}
@@ -209,6 +223,7 @@ def test_a_row_that_fails_in_its_group_is_timed_alone(late, tmp_path):
     rows = [row("a", lambda: None), row("b", fail), row("c", lambda: None)]
     worker.work([rows], "cpu", file, 9.0, Clock())
     lines = supervise.read(file)
+    assert [sorted(line) for line in lines][:4] == [["begun", "patience"], *[["alive"]] * 3], "one after the other"
     begun = [line["begun"] for line in lines if "begun" in line]
     assert begun == [["a", "b", "c"], *([["a"], ["b"], ["c"]] if late else [["b"]])]
     ended = {line["row"]: "stats" in line for line in lines if "row" in line}

@@ -97,6 +97,24 @@ def test_a_schedule_with_another_operation_is_refused(on):
         program.rebind(replace(made, rounds=(added,)))
 
 
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("on", [TorchExecutor, TritonExecutor])
+def test_a_schedule_with_a_whole_buffer_in_place_of_a_slot_is_refused(on, exchange):
+    def copied(slot: int | None) -> Schedule:
+        b = Builder(MESH, "copied")
+        b.buffer("slots", (2,), "fp32", "state", 3)
+        b.buffer("one", (2,), "fp32", "output")
+        b.round(b.local("copy", "one", Slot("slots", slot), size=2))
+        return b.build()
+
+    program = on(exchange=exchange).bind(copied(1), {"slots": torch.arange(36.0).view(3, 2, 3, 2)}, tables=Tables())
+    with pytest.raises(ScheduleError, match="copied: its buffers, operations or operands .* bind this one anew"):
+        program.rebind(copied(None))
+    program.rebind(copied(2))
+    program.run()
+    assert torch.equal(program.read("one"), torch.arange(36.0).view(3, 2, 3, 2)[:, :, 2])
+
+
 def shifted(senders: list[int], cores: Cores | None = None) -> Schedule:
     b = Builder(MESH, "shifted")
     for name in "xyz":

@@ -82,6 +82,11 @@ def test_tensors_must_be_given_and_fit():
     b.round(b.local("copy", Slot("slots", 1), Slot("slots", 0), size=4))
     with pytest.raises(ShapeError, match=r"'slots' is \[4\] x 3 on 2 x 3 cores, the tensor given is \[2, 3, 4, 3\]"):
         TorchExecutor().bind(b.build(), {**whole, "slots": torch.zeros(2, 3, 4, 3)})
+    b.buffer("matrices", (2, 3), "fp32", "input", 2)
+    for form in ((2, 2, 3), (2, 6), (12,), (1, 12), (12, 1), (2, 6, 1)):
+        values = torch.arange(72.0).view(2, 3, *form)
+        program = TorchExecutor().bind(b.build(), {**whole, "slots": torch.zeros(2, 3, 12), "matrices": values})
+        assert torch.equal(program.read("matrices").flatten(), values.flatten())
     with pytest.raises(ShapeError, match="fit: no buffer 'y' to give a tensor to; it has x"):
         TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4), "y": torch.zeros(2, 3, 4)})
     program = TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4)})

@@ -186,6 +186,6 @@ def _same_form(buffer: Buffer, given: Sequence[int]) -> bool:
         return True
     if len(buffer.tile) == 1 and (buffer.slots == 1 or given[0] == buffer.slots):
         return True
-    forms = ((buffer.slots, buffer.numel), (buffer.slots, *buffer.tile), given)
+    forms = ((buffer.slots * buffer.numel,), (buffer.slots, buffer.numel), (buffer.slots, *buffer.tile), given)
     *fits, tile = ([size for size in form if size > 1] for form in forms)
     return tile in fits

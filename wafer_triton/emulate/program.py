@@ -22,7 +22,7 @@ from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.access import fills, written
-from wafer_triton.schedule.rounds import Buffer, Round, once, touched
+from wafer_triton.schedule.rounds import Buffer, Round, Slot, once, touched
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -241,10 +241,14 @@ def _memory_of(schedule: Schedule) -> tuple[object, ...]:
 @once
 def _without_indices(schedule: Schedule) -> tuple[object, ...]:
     """Return what the schedules of one set of tables have in common, in the order in which they are planned."""
+
+    def operand(slot: Slot) -> tuple[str, bool]:
+        return slot.buffer, slot.index is None  # a whole buffer is another view of its memory than a slot
+
     rounds = [
         (
-            [(one.axis, one.src.buffer, one.dst.buffer) for one in each.exchanges],
-            [(op.work, [slot.buffer for slot in op.operands]) for op in each.locals],
+            [(one.axis, operand(one.src), operand(one.dst)) for one in each.exchanges],
+            [(op.work, list(map(operand, op.operands))) for op in each.locals],
         )
         for segment in segments(schedule)
         for each in segment.rounds

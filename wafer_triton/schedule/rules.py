@@ -84,7 +84,7 @@ def _of_steps(schedule: Schedule, steps: Iterable[Step], number: int) -> Iterato
     mesh = schedule.mesh
     for step in steps:
         if isinstance(step, Loop):
-            if step.lines is not None and (wrong := _wrong_lines(step, step.lines, mesh)):
+            if step.count and step.lines is not None and (wrong := _wrong_lines(step, step.lines, mesh)):
                 yield Finding("malformed", f"{title(schedule, number)}: {wrong}", number)
             yield from _of_steps(schedule, step.body, number)
         elif isinstance(step, Tree) and (fault := step.stages.fault(mesh)):
