@@ -13,7 +13,7 @@ import numpy as np
 
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Task, TileMap
 from wafer_triton.emulate.planner import Planner
-from wafer_triton.emulate.segments import mailboxes, segments, whole_copy
+from wafer_triton.emulate.segments import mailboxes, whole_copy
 from wafer_triton.local import find
 from wafer_triton.schedule.access import walk
 from wafer_triton.schedule.rounds import HIDDEN, Cores, Exchange, Index, Local, Round, Slot, once
@@ -62,7 +62,7 @@ class Elision:
 
     def plan(self) -> list[Task]:
         """Return the tasks of the schedule, whose tiles stay in place as far as possible."""
-        for segment in segments(self.schedule):
+        for segment in self.planner.segments(self.schedule, self.memory):
             self.forget(segment.start)
             if isinstance(segment, Products) and self.products(segment):
                 continue

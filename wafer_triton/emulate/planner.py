@@ -55,7 +55,7 @@ class Planner(ABC):
         """Return the steps of a schedule, in which every exchange copies its tiles."""
         planned: dict[Round, list[Task]] = {}
         tasks: list[Task] = []
-        for segment in segments(schedule):
+        for segment in self.segments(schedule, memory):
             fused = self.segment(memory, segment)
             if fused is not None:
                 tasks += fused
@@ -65,6 +65,13 @@ class Planner(ABC):
                     planned[round_] = self.round(memory, round_)
                 tasks += planned[round_]
         return tasks
+
+    def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:
+        """Return the rounds of a schedule by what may run at once.
+
+        With tables all run one by one: what may run at once hangs on slots and moves, which another schedule changes.
+        """
+        return segments(schedule) if memory.tables is None else (Segment(0, tuple(schedule.rounds)),)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         """Return steps that run a segment at once, or None to have it run round by round.
@@ -182,7 +189,7 @@ def checked_tiles(schedule: Schedule, buffer: Buffer, values: Any) -> torch.Tens
 
 def _same_form(buffer: Buffer, given: Sequence[int]) -> bool:
     """Return whether sizes that hold all slots of a buffer are its own; [1, 4] is [4], and either may be flat."""
-    if given == buffer.tile or len(given) == 1:
+    if given == buffer.tile:
         return True
     if len(buffer.tile) == 1 and (buffer.slots == 1 or given[0] == buffer.slots):
         return True

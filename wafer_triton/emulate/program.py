@@ -18,7 +18,6 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.emulate.parts import Call, Cut, Launch, Memory, Tables, Workspace
 from wafer_triton.emulate.planner import Key, Planner
-from wafer_triton.emulate.segments import segments
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.access import fills, written
@@ -126,8 +125,7 @@ class Program:
             vars(self).pop("_overwritten", None)
             self.calls[:] = self.executor.plan(schedule, self._memory(schedule))
         elif self.tables.schedule is not schedule:  # else a program that shares the tables has rewritten them
-            with rules.reading(schedule):
-                self._demand(_without_indices, schedule, "buffers, operations or operands")
+            self._demand(_without_indices, schedule, "buffers, operations or operands")
             self.executor.plan(schedule, self._memory(schedule))
         self.schedule = schedule
 
@@ -240,7 +238,7 @@ def _memory_of(schedule: Schedule) -> tuple[object, ...]:
 
 @once
 def _without_indices(schedule: Schedule) -> tuple[object, ...]:
-    """Return what the schedules of one set of tables have in common, in the order in which they are planned."""
+    """Return what the schedules of one set of tables have in common."""
 
     def operand(slot: Slot) -> tuple[str, bool]:
         return slot.buffer, slot.index is None  # a whole buffer is another view of its memory than a slot
@@ -250,8 +248,7 @@ def _without_indices(schedule: Schedule) -> tuple[object, ...]:
             [(one.axis, operand(one.src), operand(one.dst)) for one in each.exchanges],
             [(op.work, list(map(operand, op.operands))) for op in each.locals],
         )
-        for segment in segments(schedule)
-        for each in segment.rounds
+        for each in schedule.rounds
     ]
     return *_memory_of(schedule), rounds
 

@@ -52,8 +52,6 @@ class TorchExecutor(Executor):
         return [lambda: (gather(), put())]
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
-        if memory.tables is not None:  # slots and moves, which another schedule may change, say what may run at once
-            return None
         if isinstance(segment, Reduction):
             exchanges = [one for round_ in segment.rounds[: segment.count] for one in round_.exchanges]
             sends = segment.broadcast if self.exchange == "explicit" else ()

@@ -51,7 +51,7 @@ class TritonExecutor(Executor):
         interpreted = bool(INTERPRET.value)
         super().__init__(device or ("cpu" if interpreted else "cuda"), exchange=exchange, poison=poison)
         kind = torch.device(self.device).type
-        self.graphs = kind == "cuda"
+        self.graphs = self.on_gpu
         if kind == "cpu" and not interpreted:
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
         if kind != "cpu" and not torch.cuda.is_available():
@@ -70,16 +70,15 @@ class TritonExecutor(Executor):
             self.watch.check()
 
     def check_allocation(self, schedule: Schedule, fresh: list[Buffer]) -> None:
-        on = target() if self.graphs else None
-        if on is not None and on.backend == "cuda" and on.arch < MIN_CAPABILITY:
-            name, (major, minor) = torch.cuda.get_device_name(self.device), divmod(on.arch, 10)
-            raise BackendError(
-                f"{schedule.name}: {name} has compute capability {major}.{minor}, and kernels need "
-                f"{MIN_CAPABILITY / 10} or later; use backend='torch'"
-            )
-        if self.graphs and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
-            name = torch.cuda.get_device_name(self.device)
-            raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
+        if self.graphs:
+            on, gpu = target(), f"{schedule.name}: {torch.cuda.get_device_name(self.device)}"
+            if on is not None and on.backend == "cuda" and on.arch < MIN_CAPABILITY:
+                raise BackendError(
+                    f"{gpu} has compute capability {on.arch / 10}, and kernels need {MIN_CAPABILITY / 10} or later; "
+                    f"use backend='torch'"
+                )
+            if any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
+                raise BackendError(f"{gpu} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().check_allocation(schedule, fresh)
 
     def precompile(self, steps: Iterable[Call], progress: Callable[[int, int], object] | None = None) -> int:
@@ -168,7 +167,7 @@ class TritonExecutor(Executor):
 
     def _tree(self, memory: Memory, tree: Reduction) -> list[Task]:
         acc = memory.buffers[tree.acc]
-        mapped = self.exchange == "elided" and tree.broadcast and memory.tables is None
+        mapped = self.exchange == "elided" and tree.broadcast
         if mapped and acc.slots == 1 and (folded := fuse.as_fold(tree, acc.numel)):  # a tile map has those of one slot
             memory.scratch_like(tree.acc, tree.sums).fill_(self.unwritten)
             memory.separate_sums.add(tree)
@@ -181,7 +180,7 @@ class TritonExecutor(Executor):
     def fuse_tasks(self, memory: Memory, tasks: list[Task]) -> list[Call]:
         all_ops = [task.op for task in tasks if isinstance(task, LocalTask)]
         result: list[Call] = []
-        if self.exchange == "elided" and memory.tables is None:
+        if self.exchange == "elided":
             tasks = fuse.with_sums(tasks)
         for group in fuse.group_tasks(tasks):
             match group:
