@@ -73,9 +73,11 @@ def grid_of(ops: Sequence[FusedOp], count: int, parts: Sequence[int] | None = No
     A block is full: its cores divide each of `parts`, by default the count.
     """
     together, parts = 1, (count,) if parts is None else parts
-    while count // together > ONE_CORE_PROGRAMS and all(size % (2 * together) == 0 for size in parts):
-        if any(op.elements == 0 or 2 * together * op.elements > MAX_ELEMENTS for op in ops):
-            break
+    while (
+        count // together > ONE_CORE_PROGRAMS
+        and all(size % (2 * together) == 0 for size in parts)
+        and all(0 < 2 * together * op.elements <= MAX_ELEMENTS for op in ops)
+    ):
         together *= 2
     return Grid(together, max(1, -(-(count // together) // MAX_PROGRAMS)))  # of no cores one loop, and no program
 

@@ -274,9 +274,11 @@ def head_folds(group: Group, mesh: Mesh) -> tuple[list[Fold], Grid | None]:
     if not ops or not folds or group.tasks[0].cores is not None:
         return [], None
     length, together = len(folds[0].order), 1
-    while length % (2 * together) == 0 and mesh.cores // (2 * together) >= MIN_PROGRAMS:
-        if any(op.is_product or op.elements == 0 or together * op.elements > MAX_ELEMENTS for op in ops):
-            break
+    while (
+        length % (2 * together) == 0
+        and mesh.cores // (2 * together) >= MIN_PROGRAMS
+        and all(not op.is_product and 0 < together * op.elements <= MAX_ELEMENTS for op in ops)
+    ):
         together *= 2
     repeated = [
         fold

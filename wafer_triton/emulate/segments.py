@@ -7,7 +7,7 @@ A `Ring` of a schedule becomes `Products`, a `Tree` a `Reduction` for each of it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
@@ -27,23 +27,7 @@ Plain: TypeAlias = "Round | steps.Ring | steps.Tree"  # what loops are made of i
 @once
 def segments(schedule: Schedule) -> tuple[Segment, ...]:
     """Return the segments of a schedule, in order."""
-    return tuple(_segments(schedule))
-
-
-@once
-def mailboxes(schedule: Schedule) -> frozenset[str]:
-    """Return the names of scratch buffers that only carry messages of trees; a fused tree leaves them unwritten."""
-    mail, others = set[str](), set[str]()
-    for step in set(steps.in_order(schedule.rounds.steps)):
-        uses = steps.uses((step,)).keys()
-        kept = {part.acc.buffer for part in step.parts} if isinstance(step, steps.Tree) else uses
-        mail |= uses - kept
-        others |= kept
-    return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
-
-
-def _segments(schedule: Schedule) -> Iterator[Segment]:
-    start, later = 0, deque(steps.in_order(schedule.rounds.steps))
+    found, start, later = list[Segment](), 0, deque(steps.in_order(schedule.rounds.steps))
     while later:
         step = later.popleft()
         after = later[0] if later and isinstance(later[0], Round) else None  # may join, if it rounds or broadcasts sums
@@ -52,11 +36,23 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
             fused = _products(schedule, start, step, after)
         elif isinstance(step, steps.Tree):
             fused = _trees(schedule, start, step, after, later)
-        fused = fused or [Segment(start, rounds)]
-        yield from fused
-        start += len(fused[0].rounds)
-        if len(fused[0].rounds) > len(rounds):
+        found += fused or [Segment(start, rounds)]
+        start += len(found[-1].rounds)
+        if len(found[-1].rounds) > len(rounds):
             later.popleft()
+    return tuple(found)
+
+
+@once
+def mailboxes(schedule: Schedule) -> frozenset[str]:
+    """Return the names of scratch buffers that only carry messages of trees; a fused tree leaves them unwritten."""
+    mail, others = set[str](), set[str]()
+    for step in set(steps.in_order(schedule.rounds.steps)):
+        uses = step.uses.keys()
+        kept = {part.acc.buffer for part in step.parts} if isinstance(step, steps.Tree) else uses
+        mail |= uses - kept
+        others |= kept
+    return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
 
 
 def _products(schedule: Schedule, start: int, ring: steps.Ring, after: Round | None) -> list[Segment]:
@@ -145,7 +141,7 @@ def _read_once(schedule: Schedule, name: str, parent: Index, later: Sequence[Pla
     slots = schedule.buffers[name].slots
     if len(found) != 1 or found[0].writes or (parent[found[0].cells(schedule) // slots] >= 0).any():
         return False
-    following = next((step for step in islice(later, 1, None) if name in steps.uses((step,))), None)
+    following = next((step for step in islice(later, 1, None) if name in step.uses), None)
     if following is None:
         return schedule.buffers[name].role == "scratch"
     return isinstance(following, Round) and fills(schedule, following, name)

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Memory, Products, Reduction, Segment, Task, TileMap
-from wafer_triton.emulate.torch_local import form
+from wafer_triton.emulate.torch_local import Params, form
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
-
-Params = Mapping[str, Any]
-Tensors: TypeAlias = "list[torch.Tensor]"
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CACHE_LINE = 64  # bytes
@@ -98,15 +95,19 @@ class TorchExecutor(Executor):
 
     def _combine(self, memory: Memory, exchange: Exchange, op: str) -> Task:
         """Return a step that combines messages with the receivers' tiles, without a mailbox."""
-        combine, src = COMBINE[op], TileMap(exchange.src)
+        combine, moves, src = COMBINE[op], exchange.moves, TileMap(exchange.src)
         ends = _ends(memory, [exchange])
         sent, into = (_view(memory, src, cores) for cores in ends)
         if into is not None and sent is not None:
             return partial(combine, into, sent, out=into)
-        tiles, (send, recv) = memory.rows(src.slot), [self._index(memory, src, cores) for cores in ends]
+        tiles, dim, rows = memory.rows(src.slot), 0, [memory.rows_of(src, cores) for cores in ends]
+        if moves.lines is None:  # the same on all lines, which torch gathers in half the time
+            tiles, dim = memory.tensors[src.slot.buffer][..., : tiles.shape[1]], int(moves.axis == "x")
+            rows = [moves.send, moves.recv]
+        send, recv = (torch.from_numpy(each.flatten()).to(self.device) for each in rows)
         if op == "add" and tiles.dtype == torch.float32:
-            return lambda: tiles.index_add_(0, recv[0], tiles.index_select(0, send[0]))
-        return lambda: tiles.index_copy_(0, recv[0], combine(*(tiles.index_select(0, end[0]) for end in (recv, send))))
+            return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
+        return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in (recv, send))))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> list[Task]:
         definition = find(op.op)
@@ -132,7 +133,7 @@ class TorchExecutor(Executor):
         outs, reads = [tiles(TileMap(out), number) for number, out in enumerate(op.outs)], [tiles(each) for each in ins]
         return [*before, *self._run_on(memory, definition, op.params, outs, reads), *after]
 
-    def _run_on(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> list[Task]:
+    def _run_on(self, memory: Memory, op: LocalOp, params: Params, outs: Any, reads: Any) -> list[Task]:
         """Return the steps of an operation on these tensors, which are widened to fp32 slice by slice if need be."""
         fast, operands, fp32 = form(op), [*outs, *reads], torch.float32
         dtypes = {operand.dtype for operand in operands}

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from wafer_triton import local
+from wafer_triton.emulate.parts import Call
 from wafer_triton.local import LocalOp, cut
 
 Params = Mapping[str, Any]
-Call = Callable[[], object]
 # A product with fewer columns than this is computed transposed, which is several times as fast.
 _NARROW = 8
 

@@ -85,15 +85,14 @@ class TritonExecutor(Executor):
         if INTERPRET.value:  # nothing to compile
             return 0
         with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
-            gpu = torch.cuda.current_device() if self.graphs else None
             # a kernel that fails here fails again where it is launched
             with AsyncCompileMode(threads, ignore_errors=True) as kernels:
                 for step in steps:
                     if isinstance(step, Launch):
                         step()
                 for done, kernel in enumerate(as_completed(kernels.raw_futures), start=1):
-                    if gpu is not None and kernel.exception() is None:
-                        threads.submit(load_kernel, kernel.result(), gpu)
+                    if self.graphs and kernel.exception() is None:
+                        threads.submit(load_kernel, kernel.result(), torch.cuda.current_device())
                     if progress is not None:
                         progress(done, len(kernels.raw_futures))
             return len(kernels.raw_futures)
