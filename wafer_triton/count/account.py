@@ -135,7 +135,7 @@ class _Reader:
         self.times = cache(Turn.all)
 
     def alone(self, round_: Round) -> Account:
-        """Return the counts of a round."""
+        """Return the counts of a schedule of this round alone."""
         return self.counts({(round_, ()): 1}, [(RoundRun((round_,)), 1)])
 
     def counts(self, rounds: Mapping[tuple[Round, Turns], int], runs: Iterable[tuple[RoundRun, int]]) -> Account:

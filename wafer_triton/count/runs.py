@@ -124,7 +124,7 @@ SENT, CAME = 1, 2  # a slot's data is that of a run, as it was sent in it, or as
 
 
 def _pieces(schedule: Schedule, steps: Iterable[Step]) -> Iterator[tuple[RoundRun, int]]:
-    """Yield the runs of each step, not joined with other steps', with their number of repetitions."""
+    """Yield the runs of each step by itself, each with how often it comes."""
     for step in steps:
         if isinstance(step, Tree) and _is_one_run(step):
             yield RoundRun((step,)), 1

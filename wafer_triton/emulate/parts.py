@@ -214,7 +214,10 @@ class Tables:
         self._name, self._next = name, 0
 
     def end(self, schedule: Schedule) -> None:
-        """Keep the schedule whose tables are written; ScheduleError if the one that was bound had another number."""
+        """Keep the schedule whose tables were just written.
+
+        Raises ScheduleError if it has more or fewer tables than the schedule that was bound.
+        """
         if self._count not in (0, self._next):
             del self.entries[self._count :]
             self._refuse(f"it has {self._next} tables, and {self._count}")

@@ -69,7 +69,7 @@ class Planner(ABC):
     def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:
         """Return the rounds of a schedule by what may run at once.
 
-        With tables all run one by one: what may run at once hangs on slots and moves, which another schedule changes.
+        With tables all run one by one: another schedule may change the slots and moves that decide what can be fused.
         """
         return segments(schedule) if memory.tables is None else (Segment(0, tuple(schedule.rounds)),)
 

@@ -90,7 +90,11 @@ def rms_norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def head_norm(block: Block, heads: Tensor, weight: Tensor) -> Tensor:
-    """Return RMSNorm of query and key heads [tokens, columns, heads, head], of each, or of all of a kind together."""
+    """Return RMSNorm of query and key heads [tokens, columns, heads, head], times their `weight`.
+
+    The mean square is of each head, over the columns that hold it. With `qk_norm_whole` all query heads of a token share
+    one, and all key heads another.
+    """
     c, squares = block.shape, heads.square()
     if c.qk_norm_whole:
         q, k = squares.sum((1, 3), True).split((block.query_heads, block.kv_heads), 2)
@@ -117,6 +121,9 @@ def concat(parts: list[Tensor], dim: int) -> Tensor:
 
 
 def swiglu(h: Tensor, gate_up: Tensor, down: Tensor, columns: int) -> Tensor:
-    """Return silu(gate) * up of h [tokens, width], times `down`; each of `columns` holds its gates, then its ups."""
+    """Return (silu(h @ gate) * (h @ up)) @ down of h [tokens, width].
+
+    `gate_up` [width, columns * 2 * n] has the gates of the first mesh column, then its ups, then those of the next.
+    """
     gate, up = (h @ gate_up).unflatten(-1, (columns, 2, -1)).unbind(-2)
     return (gate * gate.sigmoid() * up).flatten(1) @ down
