@@ -92,8 +92,8 @@ def rms_norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
 def head_norm(block: Block, heads: Tensor, weight: Tensor) -> Tensor:
     """Return RMSNorm of query and key heads [tokens, columns, heads, head], times their `weight`.
 
-    The mean square is of each head, over the columns that hold it. With `qk_norm_whole` all query heads of a token share
-    one, and all key heads another.
+    The mean square is of each head, over the columns that hold it. With `qk_norm_whole` all query heads of a token
+    share one, and all key heads another.
     """
     c, squares = block.shape, heads.square()
     if c.qk_norm_whole:
