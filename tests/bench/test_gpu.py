@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -177,8 +178,9 @@ def test_a_line_that_a_dying_worker_left_half_written_does_not_count(tmp_path):
 # --- a worker ---
 
 
-def test_each_row_is_on_disk_when_it_ends(tmp_path):
+def test_each_row_is_on_disk_when_it_ends(tmp_path, monkeypatch):
     file, seen, clock = tmp_path / "rows.jsonl", [], Clock()
+    monkeypatch.setattr(timing, "clocks", lambda device: nullcontext({"sm_mhz": [1755, 1980]}))
 
     def row(name, result=None):
         def run(device):
@@ -197,7 +199,9 @@ def test_each_row_is_on_disk_when_it_ends(tmp_path):
     worker.work(groups, "cpu", file, 2.5, clock)
     assert seen == [["known"], ["known", "a"], ["known", "a", "b"]], "and none begins when the time is up"
     results = report.load(file)
-    assert [(record["name"], record["extra_info"]["timed"]) for record in results["benchmarks"]] == [("a", "calls")]
+    (record,) = results["benchmarks"]
+    assert record["name"] == "a" and record["extra_info"]["timed"] == "calls"
+    assert record["extra_info"]["sm_mhz"] == [1755, 1980], "the clocks of the group"
     assert results["failed"] == {"b": "ValueError: off by 1"} and results["not_measured"] == {"c": "no Hopper"}
 
 
