@@ -11,7 +11,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import DtypeError, ScheduleError, ShapeError, WaferError
 from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Buffer, Cores, Round, Slot, touched
+from wafer_triton.schedule.rounds import Buffer, Cores, Moves, Round, Slot, touched
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]
@@ -166,6 +166,11 @@ def test_receivers_are_put_in_order_with_their_senders():
     assert (exchange.moves.recv.tolist(), exchange.moves.send.tolist()) == ([0, 1, 2], [2, 0, 1])
     multicast = builder().exchange("x", "a", "b", 1, [2, 0])
     assert (multicast.moves.recv.tolist(), multicast.moves.send.tolist()) == ([0, 2], [1, 1])
+
+
+def test_moves_of_other_lines_for_senders_than_for_receivers_are_refused():
+    with pytest.raises(ScheduleError, match="Moves: 2 and 3 rows of positions; give senders and receivers a row for"):
+        Moves("x", np.array([[0], [1]]), np.array([[1], [2], [0]]))
 
 
 def test_rounds_have_the_buffers_touched_and_whether_they_overlap():

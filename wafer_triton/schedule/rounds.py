@@ -236,6 +236,10 @@ def check_axis(what: str, axis: object) -> None:
 
 def _filled(*ends: Index) -> Index:
     """Return ends in one shape, [ends, n] or [ends, lines, n], with -1 where they lack positions."""
+    rows = {len(end) for end in ends if end.ndim > 1} - {1}
+    if len(rows) > 1:
+        counts = " and ".join(map(str, sorted(rows)))
+        raise ScheduleError(f"Moves: {counts} rows of positions; give senders and receivers a row for each line")
     table = np.full((len(ends), *max(end.shape[:-1] for end in ends), max(end.shape[-1] for end in ends)), -1)
     for own, end in zip(table, ends, strict=True):
         own[..., : end.shape[-1]] = end
