@@ -149,7 +149,7 @@ def draw_tiles(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict
         quarters = (size * (2 * sign - 1)).double() / 4
         quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *tiles_shape(schedule, name))
-    return tiles if intent.draw is None else _with_draws(schedule, tiles, intent.draw)
+    return tiles if intent.draw is None else _with_draws(schedule, tiles, intent.draw, runs)
 
 
 def _copies(schedule: Schedule, intent: Intent, name: str) -> NDArray[np.int64]:
@@ -170,10 +170,10 @@ def copied_tiles(schedule: Schedule, intent: Intent) -> dict[str, tuple[int, int
 
 
 def _with_draws(
-    schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
-) -> dict[str, Tensor]:  # fmt: skip
+    schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles], runs: int
+) -> dict[str, Tensor]:
     """Replace random tiles by those that the intent's `draw` returns, rounded to the buffer's dtype."""
-    for run in range(len(next(iter(tiles.values()), ()))):
+    for run in range(runs):
         for name, new in _evaluate(schedule, "draw", draw, tiles, run, run).items():
             if name not in tiles or new.numel() != tiles[name][run].numel():
                 raise ScheduleError(
