@@ -27,7 +27,7 @@ MESH_AXES = ("y", "x")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeshTensor:
-    """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`."""
+    """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`; see `gather`."""
 
     mesh: Mesh
     tiles: torch.Tensor
