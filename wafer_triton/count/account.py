@@ -40,9 +40,9 @@ class Account(Counts):
 
     `hops` and `serial_words` are of the critical path: the links of the longest paths, and the words on the busiest
     link of each run (see `wafer_triton.count.runs`). `link_bytes` are of the whole mesh: bytes times links crossed.
-    `flows` are the most messages on one link in a round. `sram_peak_bytes` are of a physical core, and so are `macs`, of
-    one that takes part in every operation. `launches` are the kernel launches of an emulation on a GPU (of a schedule
-    alone there are none).
+    `flows` are the most messages on one link in a round. `sram_peak_bytes` are of one physical core, and so are `macs`,
+    of one that takes part in every operation. `launches` are the kernel launches of an emulation on a GPU (of a
+    schedule alone there are none).
     """
 
     # tiles sent; a tile that a core sends along one axis in one round counts once, to however many receivers
