@@ -45,11 +45,11 @@ Operand = Tensor | MeshTensor
 class How(TypedDict, total=False):
     """Where and how an operation runs.
 
-    `mesh` is a side, "8x12", a pair or a Mesh; a MeshTensor brings its own. With `exchange` "explicit" tiles move round
-    by round, with "elided" a core reads a tile from where it lies: operations, their order and the bits are the same.
-    `backend` "torch" computes all cores in a batch; "triton" runs a program a core on a GPU, or on a CPU under
-    TRITON_INTERPRET=1, and is the default for CUDA tensors. An `executor` has its own of both, see
-    `distributed.executor`. With `record` a Record is returned beside the result.
+    `mesh` is a side, "8x12", a pair or a Mesh; only a MeshTensor needs none, as it brings its own. With `exchange`
+    "explicit" (the default) tiles move round by round, with "elided" a core reads a tile from where it lies:
+    operations, their order and the bits are the same. `backend` "torch" computes all cores in a batch; "triton" runs a
+    program a core on a GPU, or on a CPU under TRITON_INTERPRET=1, and is the default for CUDA tensors. An `executor`
+    takes the place of both, see `distributed.executor`. With `record` the call returns (result, Record).
     """
 
     mesh: MeshLike

@@ -3,8 +3,8 @@
 Every given tile is filled with random quarters, from 1/4 to 7/4 and of both signs: sums and products of them are exact
 in fp64, no term of a sum is zero, and exponents stay small. Every other run takes eight times these values, so that a
 softmax without its maximum overflows. Tiles that the intent calls copies are equal. All other memory is NaN. Results
-must equal the reference's within the rounding of fp64. A resident buffer that the reference does not name must end
-as it began. Where a result is wrong, `wafer_triton.verify.shares` follows the given tiles to where that began.
+must equal the reference's within the rounding of fp64. A weight, cache or state that the reference does not name must
+end as it began. Where a result is wrong, `wafer_triton.verify.shares` follows the given tiles to where that began.
 
 A schedule that is too much work is sampled: tiles are compared where some mesh rows and columns cross, and only their
 inputs are computed.
