@@ -101,9 +101,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def spelled(operation: F) -> F:
     """Return an operation whose signature and docstring list the keywords of `How`, so that `help` shows them."""
+    defaults = {"exchange": "explicit"}  # of others None: a MeshTensor brings its mesh
     kind, signature = inspect.Parameter, inspect.signature(operation)
     own = [each for each in signature.parameters.values() if each.kind is not kind.VAR_KEYWORD]
-    rest = [kind(key, kind.KEYWORD_ONLY, annotation=hint.__forward_arg__) for key, hint in How.__annotations__.items()]
+    rest = [
+        kind(key, kind.KEYWORD_ONLY, default=defaults.get(key), annotation=hint.__forward_arg__)
+        for key, hint in How.__annotations__.items()
+    ]
     operation.__signature__ = signature.replace(parameters=[*own, *rest])  # type: ignore[attr-defined]
     operation.__doc__ = f"{(operation.__doc__ or '').rstrip()}{(How.__doc__ or '').partition('.')[2]}"
     return operation

@@ -82,7 +82,8 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         if mismatch is not None:
             began = _explanation(schedule, intent, tiles, compared, work, mismatch)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
-            return [mismatch.finding(schedule, began, unnamed)]
+            stays = schedule.buffers[name].given and bool((want == tiles[name]).all())
+            return [mismatch.finding(schedule, began, unnamed, stays)]
     return []
 
 
@@ -270,9 +271,12 @@ class _Mismatch:
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, began: str, unnamed: list[str]) -> Finding:
+    def finding(self, schedule: Schedule, began: str, unnamed: list[str], stays: bool) -> Finding:
         slot, core = schedule.place(self.buffer, self.cell)
         message = f"ends with {self.got:.7g} in element {self.element} of {slot}, not with {self.want:.7g}"
+        if stays:
+            role = schedule.buffers[self.buffer].role
+            message += f", as it began: a {role} stays, unless the reference returns it"
         message += f"; {began}" if began else ""
         if unnamed:
             message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"
