@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from local_cases import DTYPES
 from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.algorithms.align import align, transpose_by_rings
@@ -23,7 +24,6 @@ from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ALGORITHMS = ("mesh", "cannon", "summa", "allgather")
 every_size = given(size=st.integers(3, 257))
 # Whole schedules take longer.

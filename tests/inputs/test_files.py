@@ -93,16 +93,6 @@ def test_a_prompt_without_a_token_is_named(wrong, tmp_path):
     assert "the prompt 'a' has no token by the tokenizer of " in wrong(f"generate --prompt a --model {folder} --mesh 2")
 
 
-def test_a_token_outside_of_the_vocabulary_is_refused_before_weights_are_placed(wrong, tmp_path):
-    folder = checkpoint(tmp_path / "more")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    tokenizer["added_tokens"] = [{"id": 300, "content": "<x>", "special": True, **flags}]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    said = wrong(f"generate --prompt '<x>' --model {folder} --mesh 2")
-    assert "is outside the vocabulary of 256; give ids, or text and a tokenizer, of this model" in said
-
-
 @pytest.mark.parametrize(
     ("make", "held"),
     [
@@ -125,11 +115,6 @@ def test_weights_that_are_no_file(wrong, tmp_path, make, held):
 
 def test_a_device_is_judged_before_a_search_is_announced(wrong, tiny):
     assert "unknown device 'wse9'" in wrong(f"generate --prompt a --mesh plan --device wse9 --model {tiny}")
-
-
-def test_an_emulating_device_that_is_none_is_one_short_line(wrong, tiny):
-    said = wrong(f"generate --prompt a --mesh 2 --emulate-on tpu --model {tiny}")
-    assert "'tpu': torch has no such device here; use 'auto'" in said
 
 
 def test_a_pipe_that_a_shell_gives_is_read_once_and_kept(tmp_path, capsys):
