@@ -60,18 +60,6 @@ def test_a_swept_model_s_file_is_not_written_over_by_another_name(wrong, tmp_pat
     assert json.loads((tmp_path / "own.json").read_text()) == CONFIG
 
 
-def test_a_table_may_begin_with_a_spreadsheet_s_mark(capsys, tmp_path):
-    (tmp_path / "own.csv").write_text("\ufeff" + HEAD + ROW, encoding="utf-8")
-    assert main(shlex.split(f"validate {tmp_path}/own.csv")) == 0
-    assert capsys.readouterr().out.startswith("MeshGEMM on wse3: 1 row\n")
-
-
-def test_a_table_of_a_device_that_is_none(wrong, tmp_path):
-    (tmp_path / "own.csv").write_text(HEAD + ROW)
-    (tmp_path / "d.json").write_text("[]")
-    assert "d.json: holds no device" in wrong("validate own.csv --device d.json")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),

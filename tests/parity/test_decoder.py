@@ -258,7 +258,9 @@ def test_a_prompt_that_overflows_sram_names_the_longest_that_fits():
     small = replace(PRESETS["wse2"], name="small", sram_bytes=12 * 1024)
     model = decoder(mesh=Mesh(2, 2, small), max_length=64, max_prompt=4, head_groups=1)
     with pytest.raises(
-        SramError, match=r"prefill of 64 tokens on mesh 2x2 overflows the 12,288 B .* at most \d+ tokens fit"
+        SramError,
+        match=r"prefill of 64 tokens on mesh 2x2 overflows the 12,288 B .* at most \d+ tokens fit as the model lies, "
+        "in chunks; give max_prompt=64",
     ) as caught:
         model.prefill([1] * 64)
     longest = int(re.search(r"at most (\d+) tokens", str(caught.value)).group(1))

@@ -130,9 +130,7 @@ def test_a_prefill_mesh_of_fewer_columns_has_as_many_groups(roomy):
 
 
 def test_a_number_that_does_not_fit_says_which_do(roomy):
-    with pytest.raises(
-        MeshError, match="head_groups = 7, but 6 query heads on 12 columns take .* from 1 to 6"
-    ):
+    with pytest.raises(MeshError, match="head_groups = 7, but 6 query heads on 12 columns take .* from 1 to 6"):
         wafer("llama", "12", roomy, head_groups=7)
     with pytest.raises(MeshError, match="head_groups = 5, but 6 query heads on 4 columns take a whole .* from 1 to 4"):
         wafer("llama", "4", roomy, head_groups=5)

@@ -16,7 +16,6 @@ from wafer_triton.decoder.prefill import SUB_LAYERS
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import SramError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles
@@ -99,12 +98,6 @@ def test_a_longer_prompt_never_runs_faster():
         shorter = [-(-count // model.placement.chunk(4 * count)) for count in range(1, rows + 1)]
         assert shorter == sorted(shorter), "chunks of shorter prompts of the same placement"
     assert seconds == sorted(seconds)
-
-
-def test_chunks_too_large_for_a_core_are_refused():
-    model = decoder(2, SMALL, max_prompt=8, max_length=64)
-    with pytest.raises(SramError, match=r"at most \d+ tokens fit as the model lies, in chunks; give max_prompt=64"):
-        model.prefill(TOKENS[:32] * 2)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
