@@ -152,7 +152,7 @@ def between_regions(mesh: Mesh) -> list[Case]:
     schedules = []
     cuts = {"rows": (rows, 1), "columns": (1, cols), "cores": (rows, cols)}
     if rows % 2 == cols % 2 == 0:
-        cuts["quarters"] = (2, 2)
+        cuts["fours"] = (rows // 2, cols // 2)
     for name, (down, along) in cuts.items():
         high, wide = rows // down, cols // along
 
