@@ -140,11 +140,6 @@ def test_a_file_that_holds_no_device_is_refused(tmp_path: Path, monkeypatch, nam
     assert message in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        device(str(tmp_path / "no.toml"))
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -167,13 +162,6 @@ def test_a_text_that_holds_no_device_is_refused(text: str, message: str) -> None
     with pytest.raises(DeviceError) as caught:
         device(text)
     assert message in str(caught.value)
-
-
-def test_a_files_name_may_have_commas(tmp_path: Path) -> None:
-    path = tmp_path / "a,b.json"
-    path.write_text('{"like": "wse2", "hop_cycles": 2}')
-    assert device(str(path)).hop_cycles == 2
-    assert device(f"{path},hop_cycles=3").hop_cycles == 3
 
 
 LINES = (

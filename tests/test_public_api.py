@@ -64,24 +64,6 @@ def test_a_name_does_not_depend_on_earlier_imports():
     assert {name for name in names if isinstance(getattr(wafer_triton, name), ModuleType)} == MODULES, "after others"
 
 
-def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
-    from wafer_triton import Builder, Intent, Mesh, account, check, draw, price, routes
-    from wafer_triton.algorithms.reduce import all_reduce
-
-    b = Builder(Mesh(2, 4), "a sum")
-    b.buffer("x", (16,), "fp32", "output")
-    all_reduce(b, "x", "x")
-    schedule = b.build()
-    assert account(schedule).rounds == len(schedule.rounds)
-    assert price(schedule).rounds == len(schedule.rounds) and price(schedule).cycles > 0
-    summed = lambda tiles: {"x": tiles["x"].sum(1, keepdim=True).expand_as(tiles["x"])}  # noqa: E731
-    assert check(schedule, Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}}, reference=summed)).ok
-    assert routes(schedule).colours > 0
-    assert str(draw.rounds(schedule)).startswith("a sum on mesh 2x4 of wse2\n")
-    draw.links(schedule, tmp_path / "sum.svg")
-    assert "a sum" in (tmp_path / "sum.svg").read_text()
-
-
 def test_an_unknown_name_is_named():
     with pytest.raises(AttributeError, match="wafer_triton.*meshgemm"):
         _ = wafer_triton.meshgemm

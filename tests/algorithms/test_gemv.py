@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from local_cases import DTYPES
 from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.algorithms.trees import default_groups, ktree
@@ -14,7 +15,6 @@ from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.ops.testing import assert_close
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 axes = pytest.mark.parametrize("axis", ["y", "x"])
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 sizes = st.integers(1, 17)

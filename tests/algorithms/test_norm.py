@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from local_cases import DTYPES
 from pairs import pairs
 from wafer_triton import ops
 from wafer_triton.algorithms.norm import softmax_parts
@@ -11,7 +12,6 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.schedule.builder import Builder
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MESHES = ("1", "2", "3", "7", "1x5", "5x1", "2x3", "4x7")
 cases = pytest.mark.parametrize(
     ("mesh", "shape", "dtype"),

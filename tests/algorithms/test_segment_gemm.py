@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafer_triton.algorithms.segment_gemm import BlockRing, segment_gemm, segment_gemm_t
-from wafer_triton.count.account import round_account
+from wafer_triton.count.account import per_round
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.schedule.builder import Builder
@@ -60,11 +60,15 @@ def test_both_products_equal_whole_matrices(size, width, exchange):
 @pytest.mark.parametrize(("size", "width"), [(8, 4), (13, 5), (9, 3), (12, 12)])
 def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, width):
     schedule = both(size, width)
-    iterations = [round_ for round_ in schedule.rounds if round_.label == "weighted"]
+    iterations = [
+        (round_, counts)
+        for round_, counts in zip(schedule.rounds, per_round(schedule), strict=True)
+        if round_.label == "weighted"
+    ]
     assert len(iterations) == size
-    for round_ in iterations:
+    for round_, counts in iterations:
         along, down = sorted(round_.exchanges, key=lambda exchange: exchange.axis)
         assert (along.axis, down.axis) == ("x", "y")
-        assert round_account(schedule, round_).hops <= 2
+        assert counts.hops <= 2
         columns = list(range(size - size % width))
         assert sorted(along.moves.send.tolist()) == sorted(along.moves.recv.tolist()) == columns

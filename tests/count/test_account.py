@@ -8,7 +8,7 @@ import torch
 
 from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.count.account import Account, account, link_loads, per_round, round_account
+from wafer_triton.count.account import Account, account, link_loads, per_round
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.ops import mesh_gemm
@@ -189,7 +189,6 @@ def test_serial_words_add_up_over_runs_and_flows_do_not():
 
 def test_every_round_has_its_account():
     example = recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
-    assert per_round(example) == tuple(round_account(example, round_) for round_ in example.rounds)
     assert [one.stages for one in per_round(example)] == [bool(round_.exchanges) for round_ in example.rounds]
     totals = account(example)
     # two tiles of nine elements in fp16, each in five words, come over the busiest link of the alignment

@@ -7,7 +7,7 @@ import pytest
 
 from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.count.routes import Lines, colours, excess, routes
+from wafer_triton.count.routes import Lines, excess, routes
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -154,9 +154,3 @@ def test_within_the_limit_nothing_is_found():
 def test_one_route_too_many_is_named_with_core_count_and_limit():
     found = excess(on(gemm(Mesh(5, 5)), 11))
     assert found.core == (2, 2) and "core (2, 2) needs 12 routes" in found.message and "mine has 11" in found.message
-
-
-def test_the_cache_of_mesh_rows_is_bounded(monkeypatch):
-    schedule, kept = gemv(9, "ktree", "x"), {((number, 0), (1, 1), frozenset()): 0 for number in range(4096)}
-    monkeypatch.setattr("wafer_triton.count.routes._COLOURS", kept)
-    assert colours(schedule) == routes(schedule).colours and len(kept) == 1

@@ -9,6 +9,7 @@ import pytest
 
 from pairs import in_turn
 from schedules import LAYERS, MOVES, SUMS, Make, build
+from steps_at_random import exchanges
 from wafer_triton import price
 from wafer_triton.algorithms import collectives
 from wafer_triton.algorithms.product import recipe
@@ -18,7 +19,6 @@ from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, routes
 from wafer_triton.count.runs import runs
 from wafer_triton.count.traffic import Traffic
-from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Slot
@@ -47,41 +47,6 @@ def relay(mesh: Mesh, dtype: str, sums: str) -> Schedule:
 KINDS: dict[str, Make] = {**SUMS, **MOVES, **LAYERS, "transpose": transpose, "relay": relay}
 MESHES = ("2", "3", "4", "5", "1x4", "3x1", "2x3", "3x2", "2x4", "4x2", "3x4", "4x6")
 EACH_TWICE = in_turn([(kind, dtype) for dtype in ("fp32", "fp16") for kind in KINDS], MESHES)
-
-
-def exchanges(seed: int, mesh: Mesh) -> Schedule:
-    """Build rounds of random exchanges, on all lines, on some, or different from line to line, of tiles that differ.
-
-    Tiles have any dtype, and are slots or whole buffers; some of what has arrived is copied in a later round.
-    """
-    random = np.random.default_rng(seed)
-    b, tiles, arrived = Builder(mesh, "random"), {}, list[str]()
-    for size, role in enumerate(random.permutation(["input", "weight", "state"]).tolist(), 1):
-        tiles[size] = (size,), str(random.choice(list(BYTES))), int(random.integers(1, 3))
-        b.buffer(f"a{size}", tiles[size][0], tiles[size][1], role, tiles[size][2])
-    for number in range(4):
-        moves, before = [], arrived.copy()
-        for one in range(random.integers(1, 5)):
-            axis, size = random.choice(["x", "y"]), int(random.integers(1, 4))
-            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
-            recv = random.permutation(length)[: random.integers(1, length + 1)]
-            send = random.integers(0, length, recv.size)
-            lines = (
-                None if random.random() < 0.4 else np.sort(random.permutation(across)[: random.integers(1, across + 1)])
-            )
-            if random.random() < 0.3:
-                count = across if lines is None else len(lines)
-                keep = random.random((count, recv.size)) < 0.7
-                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
-            (tile, dtype, slots), role = tiles[size], str(random.choice(["output", "scratch"]))
-            arrived.append(b.buffer(f"b{number}.{one}", tile, dtype, role, slots))
-            slot = None if random.random() < 0.5 else 0
-            moves.append(b.exchange(axis, Slot(f"a{size}", slot), Slot(arrived[-1], slot), send, recv, lines))
-        if before:
-            late = str(random.choice(before))
-            moves.append(b.local("copy", b.like(f"c{number}", late), late, size=1))
-        b.round(*moves)
-    return b.build()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from healthy import DEVICE, between_regions
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton import ExpertRegions
 from wafer_triton.algorithms.all_to_all import all_to_all
@@ -13,8 +14,7 @@ from wafer_triton.count.account import account
 from wafer_triton.decoder import block, experts
 from wafer_triton.decoder.expert_places import expected_demand
 from wafer_triton.decoder.expert_regions import prefill_experts_in_regions, prefill_pass
-from wafer_triton.device.mesh import Mesh
-from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.local import find
 from wafer_triton.models.config import DecoderConfig
@@ -28,22 +28,8 @@ SIX = Experts(6, 2, 8)
 CONFIG = DecoderConfig(12, 16, 2, 2, 2, 6, 13, max_position_embeddings=64, model_type="qwen3_moe", experts=SIX)
 
 
-@pytest.mark.parametrize(("mesh", "regions"), [((4, 4), (2, 2)), ((6, 4), (3, 2)), ((6, 8), (2, 4)), ((2, 3), (1, 3))])
-def test_tiles_go_to_the_core_of_each_region_that_has_their_neighbours_and_back(mesh, regions):
-    b = Builder(Mesh(*mesh, ROOMY), "there and back")
-    for name, role in (("x", "input"), ("there", "output"), ("back", "output")):
-        b.buffer(name, (*regions, 3), "fp32", role)
-    all_to_all(b, "x", "there", size=3, regions=regions)
-    all_to_all(b, "there", "back", size=3, regions=regions, back=True)
-    x = torch.arange(torch.Size((*mesh, *regions, 3)).numel()).float().view(*mesh, *regions, 3)
-    program = TorchExecutor(poison=True).bind(b.build(), {"x": x.flatten(2)})
-    program.run()
-    # core (u, v) of region (a, b) ends with the tile of core (u * R + p, v * C + q) for it, in place (p, q)
-    (rows, cols), size = regions, [side // count for side, count in zip(mesh, regions, strict=True)]
-    there = program.read("there").view(rows, size[0], cols, size[1], *regions, 3)
-    sent = x.view(size[0], rows, size[1], cols, *regions, 3)
-    assert torch.equal(there, sent.permute(4, 0, 5, 2, 1, 3, 6))
-    assert torch.equal(program.read("back").view_as(x), x)
+def test_tiles_go_to_the_core_of_each_region_that_has_their_neighbours_and_back():
+    assert all(check(case.schedule, case.intent).ok for case in between_regions(as_mesh("6x8", DEVICE)))
 
 
 def test_regions_that_a_mesh_cannot_be_cut_into_are_refused():

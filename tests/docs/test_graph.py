@@ -1,8 +1,6 @@
 """The graph serving of docs/examples equals plain torch, its formulas the public ones and simulations."""
 
 import runpy
-from functools import cache
-from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +10,7 @@ from torch.nn.functional import pad
 
 import walk
 from examples import FOLDER, with_names_of_operations
-from healthy import Case
-from mutants import Healthy, mutants
-from wafer_triton import Intent, WaferError, check
+from wafer_triton import WaferError, check
 from wafer_triton.errors import SramError
 
 pytestmark = pytest.mark.slow
@@ -161,69 +157,10 @@ def test_the_two_examples_load_in_one_process(graph):
     runpy.run_path(str(FOLDER / "replay.py"))
 
 
-def cases(graph) -> list[Case]:
-    """Return the schedules of two placements of a small graph, each with an intent."""
-    nodes, edges, sizes, fanouts = 11, 30, (4, 3, 2), (2, 1)
-    found = []
+def test_schedules_of_two_placements_are_healthy_and_counted_as_the_walk_counts_them(graph):
+    made = {}
     for mesh, how in (("4x2", {"hot": 3, "group": 2, "graph_rows": 2, "ids_a_pass": 4}), ("2x3", {"ids_a_pass": 5})):
-        sage = graph.Sage(mesh, nodes, edges, sizes, fanouts, **how)
-        found += [
-            Case(f"{made.name} on {mesh}", made, intent(graph, sage, made))
-            for made in (sage.sampling(), sage.serving(2))
-        ]
-    return found
-
-
-def intent(graph, sage, schedule) -> Intent:
-    """Return what a schedule is for, on tiles of random graphs, features, weights and requests."""
-    rows, cols = sage.mesh.shape
-    asked = {}  # sampled ids and classes of a draw, by its edges
-
-    @cache  # a checker draws the same for each mutant
-    def drawn(run):
-        random = np.random.default_rng(run)
-        starts = np.append(0, np.sort(random.integers(0, sage.edges + 1, sage.nodes - 1)))
-        starts = np.append(starts, sage.edges)
-        edges = random.integers(0, sage.nodes, sage.edges)
-        width, hidden, classes = sage.sizes
-        features, w1, w2 = (
-            torch.from_numpy(random.integers(-3, 4, shape)).float()
-            for shape in ((sage.nodes, width), (2, width, hidden), (2 * hidden, classes))
-        )
-        sage.load(starts, edges, features, w1, w2)
-        targets, u = random.integers(0, sage.nodes, rows), random.integers(0, 1024, (rows, 2 + sage.near)) / 1024
-        ids = graph.samples(starts, edges, targets, u[:, 0], u[:, 1:], sage.fanouts) + 1
-        made = {name: memory.double() for name, memory in sage.memory.items()}
-        made["ids"] = torch.from_numpy(ids).double().view(rows, 1, -1).expand(-1, cols, -1)
-        for name, values in (("targets", targets + 1), ("u.near", u[:, 0]), ("u.far", u[:, 1:])):
-            each = torch.from_numpy(values).double().reshape(rows // sage.graph_rows, 1, -1)
-            made[name] = each.repeat_interleave(sage.graph_rows, 0).expand(-1, cols, -1)
-        out = plain(ids - 1, features.double(), w1.double(), w2.double())
-        asked[made["edges"].numpy().tobytes()] = made["ids"], out
-        return made
-
-    def draw(tiles, run):
-        return {name: tile.reshape(tiles[name].shape) for name, tile in drawn(run).items() if name in tiles}
-
-    def wanted(tiles):
-        ids, out = asked[tiles["edges"].numpy().tobytes()]
-        if "ids" in schedule.buffers and schedule.buffers["ids"].given:
-            out = pad(out, (0, sage.c * cols - out.shape[1])).view(rows, cols, 1, sage.c)
-            return {"out": out}
-        count = (ids > sage.hot).sum(-1, True).double()
-        return {"ids": ids, "count": count.amax((0, 1), True).expand_as(count)}
-
-    given = {name: {"row": "y", "column": "x"} for name, buffer in schedule.buffers.items() if buffer.given}
-    return Intent(given, {}, reference=wanted, draw=draw, runs=6)
-
-
-def test_counts_equal_the_walk(graph):
-    walk.check({case.name: case.schedule for case in cases(graph)})
-
-
-def test_every_mutant_with_wrong_values_is_found(graph):
-    healthy = [Healthy(case) for case in cases(graph)]
-    assert [str(found) for each in healthy if not (found := check(each.case.schedule, each.case.intent)).ok] == []
-    tested = [*islice((mutant for mutant in mutants(7, 400, healthy) if mutant.wrong), 200)]
-    assert len(tested) == 200
-    assert not [str(mutant) for mutant in tested if not mutant.verdicts]
+        sage = graph.Sage(mesh, 11, 30, (4, 3, 2), (2, 1), **how)
+        made |= {f"{one.name} on {mesh}": one for one in (sage.sampling(), sage.serving(2))}
+    assert all(check(one).ok for one in made.values())
+    walk.check(made)

@@ -1,20 +1,15 @@
-"""The replay of docs/examples equals a buffer in numpy, bit by bit, and `check` finds wrong replays."""
+"""The replay of docs/examples equals a buffer in numpy, bit by bit."""
 
 import runpy
-from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import walk
 from examples import FOLDER, with_names_of_operations
-from healthy import Case
-from mutants import Healthy, mutants
-from wafer_triton import Intent, WaferError, check
+from wafer_triton import WaferError, check
 from wafer_triton.errors import SramError
-from wafer_triton.verify.specs import from_tiles
 
 pytestmark = pytest.mark.slow
 COLUMNS = {"observations": 7, "reward": 1}
@@ -117,71 +112,12 @@ def test_bad_input_is_refused_and_nothing_is_lost(replay_of):
     assert torch.equal(replay.collect(torch.arange(3))["reward"], rewards)
 
 
-def cases(replay_of) -> list[Case]:
-    """Return each schedule of replays on three meshes, with an intent."""
-    found = []
+def test_schedules_of_three_meshes_are_healthy_and_counted_as_the_walk_counts_them(replay_of):
+    made = {}
     for mesh, capacity in (("2x3", 6), ("3x2", 9), ("4x1", 8)):
         replay, n = replay_of(mesh, capacity, {"reward": 4}), 3
         schedules = [replay.insertion(n), replay.collection(n, "all")[0]]
         schedules += [replay.selection(kind, n) for kind in ("weighted", "distinct", "top")]
-        found += [Case(f"{made.name} on {mesh}", made, intent(replay, made, n)) for made in schedules]
-    return found
-
-
-def intent(replay, schedule, n) -> Intent:
-    """Return what a schedule is for: tiles of a batch differ from row to row before it is handed down."""
-    given = {b.name: b.pattern for b in schedule.buffers.values() if b.given and "new" not in b.name}
-    shape, slots = schedule.mesh.shape, replay.slots * replay.rows
-    if "insert" in schedule.name:
-        del given["ids"]
-
-    def draw(tiles, run):
-        random = torch.Generator().manual_seed(run)
-        ids = torch.stack([torch.randperm(slots, generator=random)[:n] for _ in range(shape[0])])
-        whole = torch.randint(0, 4, (shape[0], replay.slots), generator=random)
-        whole[run % shape[0], -1] = 3
-        drawn = {
-            "first": (torch.arange(shape[0]) * replay.slots).double().view(-1, 1, 1).expand(*shape, 1),
-            "weights": whole.double()[:, None].expand(*shape, -1),
-            "ids": (ids if "insert" in schedule.name else ids[:1]).double()[:, None].expand(*shape, n),
-            "u": (torch.randint(0, 1024, (n,), generator=random) / 1024).double().expand(*shape, n),
-            "times": torch.rand(shape[0], 1, replay.slots, generator=random).double().add(0.1).expand(*shape, -1),
-        }
-        return {name: tile for name, tile in drawn.items() if name in given or (name == "ids" and name in tiles)}
-
-    def wanted(tiles) -> dict[str, Tensor]:
-        whole = {name: from_tiles(tiles[name], spec) for name, spec in given.items()}
-        weights, ids = whole["weights"][0], tiles["ids"][0, 0].long() if "ids" in tiles else None
-        every = lambda value: value.expand(*shape, *value.shape)  # noqa: E731
-        if "insert" in schedule.name:
-            results = {}
-            for name in ("reward", "weights"):
-                new = tiles[f"new {name}"][0].mT  # of the first row of cores: [cols, d, n]
-                table = tiles[name].movedim(0, -2).flatten(-2)  # [cols, d, all slots]
-                table[..., ids] = new
-                results[name] = table.unflatten(-1, (shape[0], -1)).movedim(-2, 0)
-            return results
-        if "collect" in schedule.name:
-            rows = tiles["reward"].movedim(0, -2).flatten(-2)[..., ids].mT
-            return {"reward out": rows.expand(shape[0], *rows.shape)}
-        if "weighted" in schedule.name:
-            ends = weights.cumsum(0)
-            picked = torch.searchsorted(ends, whole["u"] * ends[-1], right=True).double()
-            return {"ids": every(picked), "sums": every(weights.view(shape[0], -1).sum(1))}
-        keys = weights if "top" in schedule.name else weights / whole["times"][0]
-        keys, at = keys.sort(descending=True, stable=True)
-        return {"best": every(torch.stack([keys[:n], at[:n].double()]))}
-
-    return Intent(given, {}, reference=wanted, draw=draw, runs=6)
-
-
-def test_counts_equal_the_walk(replay_of):
-    walk.check({case.name: case.schedule for case in cases(replay_of)})
-
-
-def test_every_mutant_with_wrong_values_is_found(replay_of):
-    healthy = [Healthy(case) for case in cases(replay_of)]
-    assert all(check(each.case.schedule, each.case.intent).ok for each in healthy)
-    tested = [*islice((mutant for mutant in mutants(5, 400, healthy) if mutant.wrong), 200)]
-    assert len(tested) == 200
-    assert not [str(mutant) for mutant in tested if not mutant.verdicts]
+        made |= {f"{one.name} on {mesh}": one for one in schedules}
+    assert all(check(one).ok for one in made.values())
+    walk.check(made)

@@ -122,7 +122,7 @@ def test_values_are_summarised_where_they_are_written():
 def test_the_values_of_a_core_as_a_table():
     program = bound(KINDS["gemm"])
     said = str(values(program, "out", (2, 1))).splitlines()
-    assert said[0].endswith("gemm: out of core (2, 1)") and said[3].split()[0] == "start"
+    assert said[0].endswith(": out of core (2, 1)") and said[3].split()[0] == "start"
     assert said[-1].split()[0] == str(len(KINDS["gemm"].rounds) - 1)
     assert f"{program.read('out')[2, 1].flatten()[0]:.4g}" in said[-1]
     with pytest.raises(MeshError, match=r"core \(3, 0\) is not on the mesh of 'out', 3 x 3 cores"):

@@ -75,13 +75,6 @@ def test_a_schedule_that_is_built_again_finds_its_program(plans):
     assert len(plans) == 1
 
 
-def test_many_shapes_have_a_program_each(plans):
-    for call in range(60):
-        a, b = integers(8 + call % 20, 9), integers(9, 7)
-        assert torch.equal(wafer_triton.mesh_gemm(a, b, mesh=4), a @ b)
-    assert len(plans) == 20
-
-
 def test_a_warm_product_makes_few_python_calls():
     a, b, calls = integers(64, 64), integers(64, 64), [0]
     for _ in range(2):
@@ -132,7 +125,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def test_other_dtypes_shapes_and_meshes_have_programs_of_their_own(plans):
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in 2 * [torch.float32, torch.bfloat16, torch.float16]:
         for shape in ((9, 12, 10), (9, 12, 11)):
             for mesh in (2, 3):
                 a, b = (integers(*shape[at : at + 2]).to(dtype) for at in (0, 1))

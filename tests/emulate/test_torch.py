@@ -1,5 +1,7 @@
 """The torch executor: poison that is read, inputs, shared memory, errors."""
 
+import re
+
 import pytest
 import torch
 
@@ -10,7 +12,6 @@ from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ShapeError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Slot
 
 pytestmark = pytest.mark.slow
 
@@ -62,35 +63,31 @@ def test_programs_share_memory(exchange):
 
 
 def test_tensors_must_be_given_and_fit():
-    b = Builder(Mesh(2, 3), "fit")
-    b.buffer("x", (4,), "fp32", "input")
+    b, forms = Builder(Mesh(2, 3), "fit"), {"x": (4,), "tall": (8, 12), "slots": (3, 4), "matrices": (2, 2, 3)}
+    for name, shape, slots in (("x", (4,), 1), ("tall", (8, 12), 1), ("slots", (4,), 3), ("matrices", (2, 3), 2)):
+        b.buffer(name, shape, "fp32", "input", slots)
     b.round(b.local("copy", "x", "x", size=4))
-    made = b.build()
-    with pytest.raises(ShapeError, match="fit: no tensor given for input buffer 'x'"):
-        TorchExecutor().bind(made, {})
-    for shape in ((2, 3, 5), (3, 2, 4), (2, 3), (24,)):
-        text = r"fit: buffer 'x' is \[4\] x 1 on 2 x 3 cores, the tensor given is \[" + ", ".join(map(str, shape))
-        with pytest.raises(ShapeError, match=text):
-            TorchExecutor().bind(made, {"x": torch.zeros(shape)})
-    b.buffer("tall", (8, 12), "fp32", "input")
-    b.round(b.local("copy", "tall", "tall", size=96))
-    for shape in ((12, 8), (4, 24), (4, 8, 3)):
-        with pytest.raises(ShapeError, match=r"'tall' is \[8, 12\] x 1 on 2 x 3 cores"):
-            TorchExecutor().bind(b.build(), {"x": torch.zeros(2, 3, 4), "tall": torch.zeros(2, 3, *shape)})
-    whole = {"x": torch.zeros(2, 3, 4), "tall": torch.zeros(2, 3, 8, 12)}
-    b.buffer("slots", (4,), "fp32", "input", 3)
-    b.round(b.local("copy", Slot("slots", 1), Slot("slots", 0), size=4))
-    with pytest.raises(ShapeError, match=r"'slots' is \[4\] x 3 on 2 x 3 cores, the tensor given is \[2, 3, 4, 3\]"):
-        TorchExecutor().bind(b.build(), {**whole, "slots": torch.zeros(2, 3, 4, 3)})
-    b.buffer("matrices", (2, 3), "fp32", "input", 2)
+    made, whole = b.build(), {name: torch.zeros(2, 3, *form) for name, form in forms.items()}
+    for name, is_, *wrong in (
+        ("x", "[4] x 1", (2, 3, 5), (3, 2, 4), (2, 3), (24,)),
+        ("tall", "[8, 12] x 1", (2, 3, 12, 8), (2, 3, 4, 24), (2, 3, 4, 8, 3)),
+        ("slots", "[4] x 3", (2, 3, 4, 3)),
+    ):
+        for shape in wrong:
+            text = f"fit: buffer '{name}' is {is_} on 2 x 3 cores, the tensor given is {list(shape)}"
+            with pytest.raises(ShapeError, match=re.escape(text)):
+                TorchExecutor().bind(made, whole | {name: torch.zeros(shape)})
     for form in ((2, 2, 3), (2, 6), (12,), (1, 12), (12, 1), (2, 6, 1)):
         values = torch.arange(72.0).view(2, 3, *form)
-        program = TorchExecutor().bind(b.build(), {**whole, "slots": torch.zeros(2, 3, 12), "matrices": values})
+        program = TorchExecutor().bind(made, whole | {"matrices": values})
         assert torch.equal(program.read("matrices").flatten(), values.flatten())
-    with pytest.raises(ShapeError, match="fit: no buffer 'y' to give a tensor to; it has x"):
-        TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4), "y": torch.zeros(2, 3, 4)})
-    program = TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4)})
-    for use in (lambda: program.read("y"), lambda: program.write("y", torch.zeros(2, 3, 4))):
+    for given, text in (
+        ({}, "no tensor given for input buffer 'x'"),
+        (whole | {"y": whole["x"]}, "no buffer 'y' to give a tensor to; it has x, tall"),
+    ):
+        with pytest.raises(ShapeError, match=f"fit: {text}"):
+            TorchExecutor().bind(made, given)
+    for use in (lambda: program.read("y"), lambda: program.write("y", whole["x"])):
         with pytest.raises(ShapeError, match="fit: no buffer 'y'; it has x"):
             use()
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder
 
+from local_cases import DTYPES
 from tiles import DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
@@ -15,7 +16,6 @@ from wafer_triton.kernels.fused import Grid
 from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import EMPTY, Alarm, Watch
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 # Two groups, chains from both ends to their roots 1 and 4, then 4 to 1; core 6 alone feeds 4 a third message.

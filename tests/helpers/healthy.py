@@ -150,7 +150,10 @@ def between_regions(mesh: Mesh) -> list[Case]:
     """Return tiles that go to one core of every region, and back: every region has one tile from each."""
     rows, cols = mesh.shape
     schedules = []
-    for name, (down, along) in {"rows": (rows, 1), "columns": (1, cols), "cores": (rows, cols)}.items():
+    cuts = {"rows": (rows, 1), "columns": (1, cols), "cores": (rows, cols)}
+    if rows % 2 == cols % 2 == 0:
+        cuts["fours"] = (rows // 2, cols // 2)
+    for name, (down, along) in cuts.items():
         high, wide = rows // down, cols // along
 
         def there(tiles: Tiles, cut: tuple[int, ...] = (high, down, wide, along)) -> Tiles:

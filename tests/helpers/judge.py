@@ -1,13 +1,18 @@
 """Small random models of transformers, which judge decoders."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from wafer_triton.device.dtype import torch_dtype
+from wafer_triton.device.mesh import MeshLike, as_mesh
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 
 
-def random_model(kind: str, **settings: object) -> nn.Module:
-    """Return a model whose norms and biases are drawn too, as transformers sets them to one and zero."""
+def random_model(kind: str, dtype: str = "fp32", **settings: object) -> nn.Module:
+    """Return a model in fp32, all of whose weights, norms and biases too, are random numbers of `dtype`."""
     from transformers import AutoConfig, AutoModelForCausalLM  # two seconds, in the workers that need them
 
     torch.manual_seed(5)
@@ -19,7 +24,15 @@ def random_model(kind: str, **settings: object) -> nn.Module:
             torch.nn.init.uniform_(weight, 0.5, 1.5)
         if name.endswith("bias"):
             torch.nn.init.normal_(weight)
+        weight.data = weight.data.to(torch_dtype(dtype)).float()
     return model
+
+
+def placed(model: nn.Module, mesh: MeshLike, device: object, dtype: str = "fp32", **options: Any) -> WaferForCausalLM:
+    """Return the decoder of a model's weights on a mesh."""
+    config = DecoderConfig.from_dict(model.config.to_dict())
+    weights = {name: weight.detach().to(torch_dtype(dtype)) for name, weight in model.state_dict().items()}
+    return WaferForCausalLM.from_weights(config, weights, mesh=as_mesh(mesh, device), dtype=dtype, **options)
 
 
 def logits_of(decoder: WaferForCausalLM, tokens: list[int], prompt: int) -> Tensor:

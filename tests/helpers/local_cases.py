@@ -1,6 +1,7 @@
 """Local operations on many shapes, on which fast forms and Triton kernels are compared with the definitions."""
 
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
@@ -23,15 +24,19 @@ class Case:
         return "-".join([self.op, *(f"{key}{value}" for key, value in self.params.items())])
 
 
+def sized(op: str, **params) -> Case:
+    """Return a case with operands of the sizes that the operation declares."""
+    operation = local.find(op)
+    sizes = [prod(dims) for dims in operation.tiles(**params)]
+    return Case(op, tuple(sizes[: operation.outs]), tuple(sizes[operation.outs :]), params)
+
+
 def matmul(op: str, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **more) -> Case:
-    sizes = {"m": m, "k": k, "n": n} | ({"heads": heads, "kv_heads": kv_heads} if heads > 1 else {})
-    return Case(op, (heads * m * n,), (heads * m * k, kv_heads * k * n), sizes | more)
+    return sized(op, m=m, k=k, n=n, **({"heads": heads, "kv_heads": kv_heads} if heads > 1 else {}), **more)
 
 
 def experts(op: str, m: int, per_token: int, number: int, k: int, n: int, **more) -> Case:
-    into, out = (k, per_token * n) if op == "expert_gemm" else (per_token * k, n)
-    ins = (m * into, number * k * n, m * per_token) + ((m * per_token,) if op == "expert_sum" else ())
-    return Case(op, (m * out,), ins, {"m": m, "per_token": per_token, "experts": number, "k": k, "n": n} | more)
+    return sized(op, m=m, per_token=per_token, experts=number, k=k, n=n, **more)
 
 
 MIXED = [
@@ -70,126 +75,73 @@ GEMMS = [
     if op != "gemm_tn" or len(shape) == 3
 ]
 EXACT = [
-    *(Case(op, (n,), (n, n), {"size": n}) for op in ("add", "maximum") for n in (1, 35, 4100)),
-    *(Case("copy", (n,), (n,), {"size": n}) for n in (1, 35, 4100)),
+    *(sized(op, size=n) for op in ("add", "maximum") for n in (1, 35, 4100)),
+    *(sized("copy", size=n) for n in (1, 35, 4100)),
     *(
-        Case("lookup", (m * d,), (d * v, m, 1), {"m": m, "d": d, "v": v, "add": add})
+        sized("lookup", m=m, d=d, v=v, add=add)
         for m, d, v, add in ((1, 1, 1, False), (3, 5, 4, False), (3, 5, 4, True), (2, 1030, 3, True))
     ),
+    *(sized("swap", rows=rows, cols=cols, size=size) for rows, cols, size in ((1, 1, 1), (3, 5, 7), (2, 33, 20))),
     *(
-        Case("swap", (rows * cols * size,), (rows * cols * size,), {"rows": rows, "cols": cols, "size": size})
-        for rows, cols, size in ((1, 1, 1), (3, 5, 7), (2, 33, 20))
-    ),
-    *(
-        Case("enqueue", (m * k, m * k, 1), (m * per_token, m), {"m": m, "k": k, "per_token": per_token, **REGIONS})
+        sized("enqueue", m=m, k=k, per_token=per_token, **REGIONS)
         for m, k, per_token in ((1, 1, 1), (3, 2, 3), (9, 4, 4))
     ),
     *(
-        Case("dispatch", (4 * capacity * (n + 1),), (m * n, m * k, m * k), {"m": m, "k": k, "n": n, **sent(capacity)})
+        sized("dispatch", m=m, k=k, n=n, **sent(capacity))
         for m, k, n, capacity in ((1, 1, 1, 1), (5, 2, 7, 2), (9, 4, 1030, 3))
     ),
     *(
-        Case("permute", (a * a * c * n, a * c), (a * a * c * (n + 1),), {"sources": a, "capacity": c, "n": n})
+        sized(op, sources=a, capacity=c, n=n)
+        for op in ("permute", "unpermute")
         for a, c, n in ((1, 1, 1), (3, 2, 7), (2, 5, 300))
     ),
-    *(
-        Case("unpermute", (a * a * c * n,), (a * a * c * n,), {"sources": a, "capacity": c, "n": n})
-        for a, c, n in ((1, 1, 1), (3, 2, 7), (2, 5, 300))
-    ),
-    *(
-        Case(op, (m,), (m * n,) * operands, {"m": m, "n": n})
-        for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))
-        for op, operands in (("sum_squares", 1), ("sum_products", 2))
-    ),
+    *(sized(op, m=m, n=n) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7)) for op in ("sum_squares", "sum_products")),
 ]
 ROUNDED = [
     *(
-        Case(op, outs, ins, {"m": m, "n": n, "width": 3 * n, "eps": 1e-5})
+        sized(op, m=m, n=n, width=3 * n, eps=1e-5)
         for m, n in ((1, 1), (1, 36), (5, 7), (33, 35))
-        for op, outs, ins in (
-            ("rms_scale", (m * n,), (m * n, m, n)),
-            ("rms_dx", (m * n,), (m * n, m * n, n, m, m)),
-            ("rms_dw", (n,), (m * n, m * n, m)),
-        )
+        for op in ("rms_scale", "rms_dx", "rms_dw")
     ),
+    *(sized("softmax_dx", m=m, n=n, scale=0.375) for m, n in ((1, 1), (5, 7), (3, 1030))),
     *(
-        Case("softmax_dx", (m * n,), (m * n, m * n, m), {"m": m, "n": n, "scale": 0.375})
-        for m, n in ((1, 1), (5, 7), (3, 1030))
-    ),
-    *(
-        Case(
-            "rms_scale",
-            (m * groups * n,),
-            (m * groups * n, m * groups, (groups - kept) * n),
-            {"m": m, "n": n, "width": 3 * n, "eps": 1e-5, "groups": groups, "kept": kept},
-        )
+        sized("rms_scale", m=m, n=n, width=3 * n, eps=1e-5, groups=groups, kept=kept)
         for m, n, groups, kept in ((1, 4, 8, 2), (5, 6, 3, 1), (3, 2, 4, 0))
     ),
     *(
-        Case(
-            "rope",
-            (m * heads * n, m * kv_heads * n, m * kv_heads * n),
-            (m * (heads + 2 * kv_heads) * n, m * n // 2, m * n // 2),
-            {"m": m, "heads": heads, "kv_heads": kv_heads, "n": n},
-        )
+        sized("rope", m=m, heads=heads, kv_heads=kv_heads, n=n)
         for m, heads, kv_heads, n in ((1, 1, 1, 2), (3, 9, 3, 4), (5, 4, 1, 18))
     ),
     *(
-        Case(op, outs, ins, {"heads": heads, "m": m, "n": n, "scale": 0.375})
+        sized(op, heads=heads, m=m, n=n, scale=0.375)
         for heads, m, n in ((1, 1, 1), (3, 5, 7), (2, 3, 35), (1, 1, 1030))
-        for op, outs, ins in (
-            ("row_max", (heads * m,), (heads * m * n, m * n)),
-            ("exp_sum", (heads * m * n, heads * m), (heads * m * n, m * n, heads * m)),
-        )
+        for op in ("row_max", "exp_sum")
     ),
+    *(sized("normalize", m=m, heads=heads, n=n) for m, heads, n in ((1, 1, 1), (5, 3, 7), (1, 9, 130))),
+    *(sized("clip", size=n, limit=0.5) for n in (1, 35, 4100)),
     *(
-        Case("normalize", (m * heads * n,), (m * heads * n, heads * m), {"m": m, "heads": heads, "n": n})
-        for m, heads, n in ((1, 1, 1), (5, 3, 7), (1, 9, 130))
-    ),
-    *(Case("clip", (n,), (n,), {"size": n, "limit": 0.5}) for n in (1, 35, 4100)),
-    *(
-        Case(
-            "rms_scale",
-            (m * groups * n,),
-            (m * groups * n, m * 2, (groups - kept) * n),
-            {"m": m, "n": n, "width": 1, "eps": 1e-5, "groups": groups, "kept": kept, "first": first},
-        )
+        sized("rms_scale", m=m, n=n, width=1, eps=1e-5, groups=groups, kept=kept, first=first)
         for m, n, groups, kept, first in ((1, 4, 8, 2, 4), (5, 6, 4, 1, 2))
     ),
     *(
-        Case(
-            "mean_squares",
-            (m * 2,),
-            (m * (heads + 2 * kv_heads) * n,),
-            {"m": m, "n": n, "heads": heads, "kv_heads": kv_heads, "width": 5 * n, "kv_width": 3 * n},
-        )
+        sized("mean_squares", m=m, n=n, heads=heads, kv_heads=kv_heads, width=5 * n, kv_width=3 * n)
         for m, n, heads, kv_heads in ((1, 4, 3, 3), (5, 130, 9, 3))
     ),
     *(
-        Case(
-            "top_k",
-            (m * (k + shared),) * 2,
-            (m * (experts + min(shared, 1)),),
-            {"m": m, "experts": experts, "k": k, "shared": shared, "normalized": normalized},
-        )
+        sized("top_k", m=m, experts=experts, k=k, shared=shared, normalized=normalized)
         for m, experts, k, shared, normalized in ((1, 1, 1, 0, True), (3, 5, 2, 0, True), (2, 33, 8, 2, False))
     ),
     *(
-        Case(
-            "combine",
-            (m * n,),
-            (4 * capacity * n, m * k, m * k, m * per_token),
-            {"m": m, "k": k, "n": n, "per_token": per_token, **sent(capacity)},
-        )
+        sized("combine", m=m, k=k, n=n, per_token=per_token, **sent(capacity))
         for m, k, n, per_token, capacity in ((1, 1, 1, 1, 1), (5, 2, 7, 3, 2), (9, 4, 1030, 4, 3))
     ),
     *(
-        Case("scale_rows", (m * n,), (m * n, m * width), {"m": m, "n": n, "per_token": width, "column": width - 1})
+        sized("scale_rows", m=m, n=n, per_token=width, column=width - 1)
         for m, n, width in ((1, 1, 1), (5, 7, 3), (3, 1030, 2))
     ),
     *(experts("expert_gemm", *shape, **more) for *shape, more in MIXED),
     *(experts("expert_sum", *shape, **more) for *shape, more in MIXED),
-    *(Case("silu_mul", (m * n,), (2 * m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 96), (5, 7), (33, 35))),
+    *(sized("silu_mul", m=m, n=n) for m, n in ((1, 1), (1, 96), (5, 7), (33, 35))),
 ]
 
 

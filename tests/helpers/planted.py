@@ -71,7 +71,7 @@ FAULTS = {
     "count": Fault(
         "wafer_triton/count/spans.py", "for farthest in (np.minimum, np.maximum))",
         "for farthest in (np.minimum, np.minimum))",
-        "tests/count/test_traffic.py::test_random_runs_on_a_line_agree_with_walking_every_message",
+        "tests/count/test_walk.py::test_counts_of_random_exchanges_equal_a_walk_of_every_message",
     ),
     "cost": Fault(
         "wafer_triton/cost/price.py", "exposed = max(0.0, transfer - compute) if phase.overlaps else transfer",

@@ -133,14 +133,13 @@ def product(rank: int) -> tuple[torch.Tensor, Any]:
 def disagreements(rank: int) -> list[str]:
     """Return the errors of ranks that do not agree, one after another."""
     one = TorchExecutor()
-    vector = schedules.build(schedules.SUMS["gemv-ktree-y"], f"{2 + rank}x2", "fp32")
-    small = schedules.build(schedules.SUMS["gemv-ktree-y"], "1x1", "fp32")
-    thin = schedules.build(schedules.SUMS["gemv-ktree-y"], "1x3", "fp32")
+    tree = schedules.MOVES["all-reduce-ktree-x"]
+    other, small, thin = (schedules.build(tree, mesh, "fp32") for mesh in (f"{2 + rank}x2", "1x1", "1x3"))
     return [
         raised(lambda: DistributedExecutor(TorchExecutor(exchange=EXCHANGES[rank]))),
         raised(lambda: distributed.executor(shards=("1x2", "2x1")[rank])),
         raised(lambda: DistributedExecutor(one, shards=(2, 3)).bind(small, given(small))),
-        raised(lambda: DistributedExecutor(one).bind(vector, given(vector))),
+        raised(lambda: DistributedExecutor(one).bind(other, given(other))),
         raised(lambda: DistributedExecutor(one).bind(small, given(small))),
         raised(lambda: DistributedExecutor(one, shards=(2, 1)).bind(thin, given(thin))),
         raised(

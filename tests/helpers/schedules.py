@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wafer_triton.algorithms import collectives, gemm, gemv, norm, reduce, trees
-from wafer_triton.algorithms.all_to_all import all_to_all
+from wafer_triton.algorithms import collectives, gemm, norm, reduce, trees
 from wafer_triton.algorithms.gather import gather
 from wafer_triton.algorithms.kv_cache import KvCache
+from wafer_triton.algorithms.product import recipe
 from wafer_triton.decoder import block, decode, expert_places, expert_regions, experts, prefill
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
@@ -31,18 +31,23 @@ MIXTURE = replace(  # with a shared expert of no whole number of widths
 Make = Callable[[Mesh, str, str], Schedule]  # of a mesh, a dtype of tiles and one of sums
 
 
+def whole(name: str, mesh: Mesh, dtype: str, *shapes: tuple[int, ...], kept: str = "", **options: object) -> Schedule:
+    """Return the schedule of a recipe, in which the input `kept` stays for the next run."""
+    schedule = recipe(name, mesh, dtype, shapes, tuple(options.items())).schedule
+    role = "state" if name == "all_reduce" else "weight"
+    return replace(schedule, buffers={
+        one: replace(buffer, role=role) if one == kept else buffer for one, buffer in schedule.buffers.items()
+    })  # fmt: skip
+
+
 def product(algorithm: str, transposed: str = "") -> Make:
     """C = A B, A B^T or A^T B, by a GEMM algorithm, rounded."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        b, (m, k, n) = Builder(mesh.square(), f"{algorithm} gemm"), (2, 3, 5)
-        b.buffer("a", (k, m) if transposed == "a" else (m, k), dtype, "input")
-        b.buffer("b", (n, k) if transposed == "b" else (k, n), dtype, "weight")
-        b.buffer("c", (m, n), sums)
-        b.buffer("out", (m, n), dtype, "output")
-        gemm.matmul(b, "a", "b", "c", algorithm=algorithm, transposed=transposed, m=m, k=k, n=n, accumulate=sums)
-        b.round(b.local("copy", "out", "c", size=m * n))
-        return b.build()
+        m, k, n = (size * mesh.square().shape[0] for size in (2, 3, 5))
+        shapes = ((k, m) if transposed == "a" else (m, k)), ((n, k) if transposed == "b" else (k, n))
+        how = {"algorithm": algorithm, "transposed": transposed, "accumulate": sums}
+        return whole("gemm", mesh, dtype, *shapes, kept="b", **how)
 
     return make
 
@@ -68,26 +73,17 @@ def vector(algorithm: str, axis: str) -> Make:
     """y = x W for two vectors, by an all-reduce algorithm."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        b, (m, k, n) = Builder(mesh, f"{algorithm} gemv"), (2, 3, 5)
-        b.buffer("x", (m, k), dtype, "input")
-        b.buffer("w", (k, n), dtype, "weight")
-        b.buffer("y", (m, n), sums, "output")
-        gemv.meshgemv(b, "x", "w", "y", axis, m=m, k=k, n=n, algorithm=algorithm, accumulate=sums)
-        return b.build()
+        k, n = 3 * mesh.length(axis), 5 * mesh.length("y" if axis == "x" else "x")
+        how = {"axis": axis, "algorithm": algorithm, "accumulate": sums, "sums": sums}
+        return whole("gemv", mesh, dtype, (2, k), (k, n), kept="w", **how)
 
     return make
 
 
 def all_reduce(algorithm: str, axis: str, op: str) -> Make:
     """Return a maker of the sum or maximum of the tiles of a mesh row or column, on all of its cores."""
-
-    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        b = Builder(mesh, f"{algorithm} all-reduce")
-        b.buffer("x", (7,), dtype, "state")
-        reduce.all_reduce(b, "x", axis, op=op, algorithm=algorithm)
-        return b.build()
-
-    return make
+    how = {"algorithm": algorithm, "axis": axis, "op": op}
+    return lambda mesh, dtype, sums: whole("all_reduce", mesh, dtype, (*mesh.shape, 7), kept="x", **how)
 
 
 def segments(axis: str) -> Make:
@@ -122,29 +118,12 @@ def moves(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     return b.build()
 
 
-def rms_norm(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-    """RMSNorm of rows that are cut along x."""
-    b = Builder(mesh, "rms norm")
-    for name, tile, role in (("x", (3, 5), "input"), ("weight", (5,), "state"), ("out", (3, 5), "output")):
-        b.buffer(name, tile, dtype, role)
-    norm.rms_norm(b, "x", "weight", "out", "x", width=5 * mesh.length("x"), eps=1e-5)
-    return b.build()
-
-
-def gradient(name: str) -> Make:
-    """Return a function that builds a gradient of RMSNorm or softmax for a mesh and dtype; rows are cut along x."""
+def on_rows(name: str, *operands: str, **how: object) -> Make:
+    """Return a maker of RMSNorm or of a gradient; of its operands, matrices have their rows along x."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        b, names = Builder(mesh, name), {"rms_norm_dx": ("x", "weight", "y", "dy"), "rms_norm_dw": ("x", "dy")}
-        into = names.get(name, ("y", "dy"))
-        for one in (*into, "out"):
-            wide = one == "weight" or (one, name) == ("out", "rms_norm_dw")
-            b.buffer(
-                one, (5,) if wide else (3, 5), sums if one == "out" else dtype, "output" if one == "out" else "input"
-            )
-        more = {"scale": 0.3} if name == "softmax_dx" else {"width": 5 * mesh.length("x"), "eps": 1e-5}
-        getattr(norm, name)(b, *into, "out", "x", **more)
-        return b.build()
+        sizes = 3 * mesh.shape[0], 5 * mesh.shape[1]
+        return whole(name, mesh, dtype, *(sizes[one == "weight" :] for one in operands), **how)
 
     return make
 
@@ -159,19 +138,6 @@ def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     z = norm.softmax_parts(b, "s", "bias", "p", "y", scale=0.3, sums=sums)
     b.round(b.local("normalize", "out", ("p", z), m=3, heads=2, n=5))
     return b.build()
-
-
-def exchanged(parts: int) -> Make:
-    """Return a maker of an all-to-all of three elements for every pair of cores."""
-
-    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        b, (rows, cols) = Builder(mesh, "all-to-all"), mesh.shape
-        for name, role in (("x", "input"), ("out", "output")):
-            b.buffer(name, (rows, cols, 3), dtype, role, parts)
-        all_to_all(b, "x", "out", size=3, parts=parts)
-        return b.build()
-
-    return make
 
 
 def looked_up(algorithm: str, axis: str) -> Make:
@@ -246,16 +212,18 @@ MOVES: dict[str, Make] = {  # schedules with one order of sums
     "all-reduce-segments-x": segments("x"),
     "all-reduce-segments-y": segments("y"),
     "collectives": moves,
-    "all-to-all": exchanged(2),
+    "all-to-all": lambda mesh, dtype, sums: whole("all_to_all", mesh, dtype, (*mesh.shape, 2, *mesh.shape, 3)),
     "gather-sum-x": looked_up("sum", "x"),
     "gather-ring-y": looked_up("ring", "y"),
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
 }
 LAYERS: dict[str, Make] = {
-    "rms-norm": rms_norm,
+    "rms-norm": on_rows("rms_norm", "x", "weight", eps=1e-5),
     "softmax": softmax,
-    **{name: gradient(name) for name in ("rms_norm_dx", "rms_norm_dw", "softmax_dx")},
+    "rms_norm_dx": on_rows("rms_norm_dx", "x", "weight", "y", "dy", eps=1e-5),
+    "rms_norm_dw": on_rows("rms_norm_dw", "x", "dy", eps=1e-5),
+    "softmax_dx": on_rows("softmax_dx", "y", "dy", scale=0.3),
     "decode-project": decoding(decode.project),
     "decode-append": decoding(decode.append, 1, 2, 0),
     "decode-attend": decoding(decode.attend, 1),

@@ -25,7 +25,24 @@ def schedule(seed: int) -> Schedule:
     rng = np.random.default_rng(seed)
     name = MESHES[seed % len(MESHES)]
     mesh = as_mesh(name.removeprefix("lcm "), PRESETS["wse2"])
-    b = Builder(mesh.square() if "lcm" in name else mesh, f"steps at random, {seed}")
+    b = builder(mesh.square() if "lcm" in name else mesh, f"steps at random, {seed}")
+    for _ in range(rng.integers(1, 5)):
+        add_step(b, rng, depth=0, fixed="")
+    return b.build(draft=True)
+
+
+def exchanges(seed: int, mesh: Mesh) -> Schedule:
+    """Build four rounds of random exchanges, on all lines, on some, or different from line to line."""
+    rng = np.random.default_rng(seed)
+    b = builder(mesh, f"exchanges at random, {seed}")
+    for _ in range(4):
+        b.round(*(exchange(b, rng, "") for _ in range(rng.integers(1, 5))), *local(b, rng))
+    return b.build(draft=True)
+
+
+def builder(mesh: Mesh, name: str) -> Builder:
+    """Declare tiles of several sizes and dtypes, each with two mailboxes, and matrices."""
+    b = Builder(mesh, name)
     for buffer, (tile, dtype, slots) in BUFFERS.items():
         b.buffer(buffer, tile, dtype, "state", slots)
         for way in ("up", "down"):
@@ -33,9 +50,7 @@ def schedule(seed: int) -> Schedule:
     for matrix in ("p", "q", "sums"):
         b.buffer(matrix, (SIDE, SIDE), "fp32", "state")
         b.like(f"{matrix}.next", matrix)
-    for _ in range(rng.integers(1, 5)):
-        add_step(b, rng, depth=0, fixed="")
-    return b.build(draft=True)
+    return b
 
 
 def add_step(b: Builder, rng: Generator, depth: int, fixed: str) -> None:

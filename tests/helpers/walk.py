@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wafer_triton import local
-from wafer_triton.count.account import account, link_loads, round_account
+from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.count.routes import colours, excess, routes
 from wafer_triton.count.runs import RoundRun, axes, distinct_runs, runs
 from wafer_triton.count.traffic import WORD_BYTES, Traffic
@@ -290,10 +290,11 @@ def of_round(loads: Loads, hops: int) -> dict[str, int]:
 
 
 def _rounds(schedule: Schedule, walk: Walk) -> Iterator[str]:
+    each = per_round(schedule)
     for round_, last in {round_: number for number, round_ in enumerate(schedule.rounds)}.items():
-        loads, counted = walk.loads([round_]), vars(round_account(schedule, round_))
+        loads, counted = walk.loads([round_]), vars(each[last])
         most = max(loads.bytes, key=lambda link: loads.bytes[link], default=None)
-        yield from _against(walk.round_name(last), round_account, counted, of_round(loads, walk.path([round_])), most)
+        yield from _against(walk.round_name(last), per_round, counted, of_round(loads, walk.path([round_])), most)
 
 
 def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:

@@ -60,18 +60,6 @@ def test_a_swept_model_s_file_is_not_written_over_by_another_name(wrong, tmp_pat
     assert json.loads((tmp_path / "own.json").read_text()) == CONFIG
 
 
-def test_a_table_may_begin_with_a_spreadsheet_s_mark(capsys, tmp_path):
-    (tmp_path / "own.csv").write_text("\ufeff" + HEAD + ROW, encoding="utf-8")
-    assert main(shlex.split(f"validate {tmp_path}/own.csv")) == 0
-    assert capsys.readouterr().out.startswith("MeshGEMM on wse3: 1 row\n")
-
-
-def test_a_table_of_a_device_that_is_none(wrong, tmp_path):
-    (tmp_path / "own.csv").write_text(HEAD + ROW)
-    (tmp_path / "d.json").write_text("[]")
-    assert "d.json: holds no device" in wrong("validate own.csv --device d.json")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -91,16 +79,6 @@ def test_a_prompt_without_a_token_is_named(wrong, tmp_path):
     tokenizer["model"]["vocab"] = {}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "the prompt 'a' has no token by the tokenizer of " in wrong(f"generate --prompt a --model {folder} --mesh 2")
-
-
-def test_a_token_outside_of_the_vocabulary_is_refused_before_weights_are_placed(wrong, tmp_path):
-    folder = checkpoint(tmp_path / "more")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    tokenizer["added_tokens"] = [{"id": 300, "content": "<x>", "special": True, **flags}]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    said = wrong(f"generate --prompt '<x>' --model {folder} --mesh 2")
-    assert "is outside the vocabulary of 256; give ids, or text and a tokenizer, of this model" in said
 
 
 @pytest.mark.parametrize(
@@ -125,11 +103,6 @@ def test_weights_that_are_no_file(wrong, tmp_path, make, held):
 
 def test_a_device_is_judged_before_a_search_is_announced(wrong, tiny):
     assert "unknown device 'wse9'" in wrong(f"generate --prompt a --mesh plan --device wse9 --model {tiny}")
-
-
-def test_an_emulating_device_that_is_none_is_one_short_line(wrong, tiny):
-    said = wrong(f"generate --prompt a --mesh 2 --emulate-on tpu --model {tiny}")
-    assert "'tpu': torch has no such device here; use 'auto'" in said
 
 
 def test_a_pipe_that_a_shell_gives_is_read_once_and_kept(tmp_path, capsys):

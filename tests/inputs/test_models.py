@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from tiny import checkpoint
 from wafer_triton.cli.main import main
@@ -14,20 +13,12 @@ from wafer_triton.models.checkpoint.text import tokenizer_of
 GENERATE = "generate --prompt hello --mesh 2 --model {}"
 CHECK = "check --mesh 4 --model {}/config.json"
 CONFIGS = {
-    "rms_norm_eps": [(-1, "must be a positive number"), ("1e-5", "must be a positive number")],
-    "hidden_size": [("64", "must be a positive integer"), (2**40, "is more than the 16,777,216 that are taken here")],
-    "intermediate_size": [(None, "is missing (null)")],
-    "num_hidden_layers": [(10**9, "is more than the 10,000 that are taken here"), (2.0, "must be a positive integer")],
-    "tie_word_embeddings": [("no", "must be true or false")],
-    "dtype": [("float99", "is no dtype of weights; take one of auto, float64")],
-    "head_dim": [([8], "must be a positive integer")],
-    "vocab_size": [(0, "must be a positive integer"), (None, "is missing (null)")],
-    "max_position_embeddings": [(-5, "must be a positive integer")],
-    "architectures": [
-        (["LlamaForSequenceClassification"], "is not computed here; only decoders that end in For"),
-        ([3], "must be a list of words"),
-    ],
-    "model_type": [(None, "is missing (null)")],
+    "hidden_size": (2**40, "is more than the 16,777,216 that are taken here"),
+    "num_hidden_layers": (10**9, "is more than the 10,000 that are taken here"),
+    "dtype": ("float99", "is no dtype of weights; take one of auto, float64"),
+    "max_position_embeddings": (-5, "must be a positive integer"),
+    "architectures": (["LlamaForSequenceClassification"], "is not computed here; only decoders that end in For"),
+    "model_type": (None, "is missing (null)"),
 }
 
 
@@ -52,10 +43,9 @@ def wrong(capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"), [(key, *row) for key, rows in CONFIGS.items() for row in rows], ids=str
-)
-def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key, value, message):
+@pytest.mark.parametrize("key", CONFIGS)
+def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key):
+    value, message = CONFIGS[key]
     folder = checkpoint(tmp_path / "wrong", {key: value})
     said = wrong(ESTIMATE.format(folder))
     assert f"{folder}/config.json: {key}" in said and message in said
@@ -154,29 +144,10 @@ def test_a_wrong_file_is_named_before_the_tokenizer_is_loaded(wrong, early, tmp_
     assert message in wrong(GENERATE.format(file.parent))
 
 
-def test_a_weight_that_is_no_number_is_named(wrong, tmp_path):
-    folder = checkpoint(tmp_path / "nan", weights={"model.norm.weight": torch.full((16,), float("nan"))})
-    assert "model.norm.weight holds NaN or infinity as torch.float16" in wrong(GENERATE.format(folder))
-
-
-def test_a_too_long_text_is_refused_before_weights_are_placed(tiny, capsys):
-    assert main(shlex.split(f"generate --prompt hello --max-new-tokens 70 --mesh 2 --model {tiny}")) == 2
-    err = capsys.readouterr().err
-    assert "tokens are more than the 64 positions of" in err and "placing" not in err
-
-
 def test_values_that_leave_their_range(wrong, tmp_path):
     wide = {f"model.layers.0.mlp.{name}_proj.weight": torch.full((24, 16), 3e4) for name in ("gate", "up")}
     folder = checkpoint(tmp_path / "wide", weights=wide)
     assert "the logits of the next token are NaN, as a value left the range" in wrong(GENERATE.format(folder))
-
-
-@pytest.mark.parametrize("content", [b"", b"hello, no tensors at all", b"\x00\x80\xc6\xa4\x7e\x8d\x03\x00{}"])
-def test_a_damaged_checkpoint_says_how_to_mend_it(wrong, tmp_path, content):
-    folder = checkpoint(tmp_path / "damaged")
-    (folder / "model.safetensors").write_bytes(content)
-    said = wrong(GENERATE.format(folder))
-    assert "truncated, damaged or not safetensors" in said and f"remove {folder} if it was fetched by name" in said
 
 
 @pytest.mark.parametrize(
@@ -217,19 +188,6 @@ def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "is a Git LFS pointer (`git lfs pull`"),
-        ("<!DOCTYPE html>\n<html>sign in</html>", "is an HTML page, such as a login or an error, not the weights"),
-    ],
-)
-def test_a_file_in_place_of_weights_is_named(wrong, early, tmp_path, text, message):
-    folder = checkpoint(tmp_path / "pointer")
-    (folder / "model.safetensors").write_text(text)
-    assert message in wrong(GENERATE.format(folder))
-
-
-@pytest.mark.parametrize(
     "text", ["version https://git-lfs.github.com/spec/v1\n", "<!DOCTYPE html>\n<html>sign in</html>"]
 )
 def test_a_file_in_place_of_a_config_is_named(wrong, tmp_path, text):
@@ -237,13 +195,6 @@ def test_a_file_in_place_of_a_config_is_named(wrong, tmp_path, text):
     (folder / "config.json").write_text(text)
     said = wrong(ESTIMATE.format(folder))
     assert f"{folder}/config.json: is a" in said and ("Git LFS pointer" in said or "HTML page" in said)
-
-
-def test_a_prefix_of_all_names_is_seen(wrong, early, tmp_path):
-    folder = checkpoint(tmp_path / "prefix")
-    weights = load_file(folder / "model.safetensors")
-    save_file({f"model.{name}": weight for name, weight in weights.items()}, folder / "model.safetensors")
-    assert "; stored are model.lm_head.weight, model.model.embed_tokens.weight, " in wrong(GENERATE.format(folder))
 
 
 def test_a_cache_of_more_positions_than_the_model_has(wrong, early, tiny):

@@ -148,12 +148,6 @@ def test_a_run_that_torch_would_trace_is_refused_and_leaves_no_wrong_memory(kind
     assert torch.isfinite(call(A)).all()
 
 
-def test_a_gradient_of_a_converted_model_is_refused_in_place_of_zeros():
-    model = convert(nn.Sequential(nn.Linear(6, 6)), mesh=2)
-    with pytest.raises(WaferError, match="MeshLinear 0: a transform of torch.func does not follow a run"):
-        torch.func.grad(lambda x: model(x).sum())(A)
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -160,13 +160,22 @@ def test_a_truncated_file(tmp_path, weights, kept):
     single(tmp_path, weights)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(CheckpointError, match=r"model.safetensors \([\d,]+ bytes\): truncated, damaged or not"):
+    said = r"model.safetensors \([\d,]+ bytes\): truncated, damaged or not .*remove .* if it was fetched by name"
+    with pytest.raises(CheckpointError, match=said):
         StoredWeights(tmp_path, CONFIG)
 
 
-def test_a_file_of_something_else(tmp_path):
-    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    with pytest.raises(CheckpointError, match="is a Git LFS pointer .*, not the weights"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer .*, not the weights"),
+        ("<!DOCTYPE html>\n<html>sign in</html>", "is an HTML page, .* not the weights"),
+        ("hello, no tensors at all", "truncated, damaged or not safetensors"),
+    ],
+)
+def test_a_file_of_something_else(tmp_path, text, said):
+    (tmp_path / "model.safetensors").write_text(text)
+    with pytest.raises(CheckpointError, match=said):
         StoredWeights(tmp_path, CONFIG)
 
 

@@ -272,14 +272,6 @@ def test_a_compiled_model_has_the_values_and_the_account_of_an_eager_one(backend
         torch.export.export(model, (x,))
 
 
-def test_a_layer_counts_as_many_rounds_as_its_schedule_has(roomy):
-    layer = convert(nn.Sequential(nn.Linear(10, 7)), mesh=3, device=roomy)
-    layer(torch.randn(1, 10))
-    once = account(layer)
-    layer(torch.randn(10))
-    assert account(layer).rounds == 2 * once.rounds > 0
-
-
 @pytest.mark.parametrize("shape", [(0, 10), (10,), (2, 3, 10), (1, 1, 10)])
 @torch.no_grad()
 def test_a_linear_layer_takes_any_leading_dimensions(shape, roomy):
@@ -309,15 +301,6 @@ def test_a_model_that_cannot_be_converted_is_refused(roomy):
     tiny = replace(PRESETS["wse2"], name="tiny", sram_bytes=4096)
     with pytest.raises(SramError, match="over the 4,096 B of SRAM on tiny"):
         convert(nn.Sequential(nn.Linear(200, 200)), mesh=2, device=tiny)(torch.randn(1, 200))
-
-
-def test_a_plain_call_needs_no_context_of_its_own(roomy):
-    layer = torch.nn.Linear(5, 4)
-    x = torch.randn(3, 5)
-    model = convert(torch.nn.Sequential(layer), mesh=2, device=roomy)
-    y = model(x)
-    torch.testing.assert_close(y, layer(x), rtol=1e-5, atol=1e-5)
-    assert y.requires_grad
 
 
 class Twice(nn.Module):

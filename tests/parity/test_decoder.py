@@ -8,8 +8,8 @@ from math import prod
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from recording import Operators
 from tiny import BIASED, drawn
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 CONFIG = replace(BIASED, qkv_bias=False, qk_norm=False)
 
 
-DECODE_CALLS, PREFILL_CALLS = 285, 1000  # operations of torch a layer, on 8 x 8 cores
+DECODE_CALLS, PREFILL_CALLS = 198, 650  # operations of torch a layer, views left out, on 8 x 8 cores
 
 
 def decoder(config: DecoderConfig = CONFIG, mesh: Mesh | str = "2x3", **options) -> WaferForCausalLM:
@@ -84,7 +84,7 @@ def test_prefill_needs_an_empty_cache(model):
     model.prefill([3])
 
 
-@pytest.mark.parametrize("token", [31, -1, 10**6])
+@pytest.mark.parametrize("token", [31, -1, 2**70])
 def test_a_token_outside_the_vocabulary_is_named(model, token):
     with pytest.raises(ShapeError, match=f"token {token} is outside the vocabulary of 31"):
         model.prefill([3, token, 5])
@@ -178,18 +178,8 @@ def test_weights_are_placed_one_after_the_other(tied):
 # --- work ---
 
 
-class Calls(TorchDispatchMode):
-    """Counts operations of torch."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
 def calls_of(run) -> int:
-    with Calls() as calls:
+    with Operators() as calls:
         run()
     return calls.count
 
@@ -258,7 +248,9 @@ def test_a_prompt_that_overflows_sram_names_the_longest_that_fits():
     small = replace(PRESETS["wse2"], name="small", sram_bytes=12 * 1024)
     model = decoder(mesh=Mesh(2, 2, small), max_length=64, max_prompt=4, head_groups=1)
     with pytest.raises(
-        SramError, match=r"prefill of 64 tokens on mesh 2x2 overflows the 12,288 B .* at most \d+ tokens fit"
+        SramError,
+        match=r"prefill of 64 tokens on mesh 2x2 overflows the 12,288 B .* at most \d+ tokens fit as the model lies, "
+        "in chunks; give max_prompt=64",
     ) as caught:
         model.prefill([1] * 64)
     longest = int(re.search(r"at most (\d+) tokens", str(caught.value)).group(1))

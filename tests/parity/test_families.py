@@ -10,13 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from judge import logits_of, near, random_model
+from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops.testing import assert_close
 from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 2, "vocab_size": 97, "max_position_embeddings": 80, "initializer_range": 0.2,
@@ -61,12 +61,8 @@ NORMED = next(family for family in FAMILIES if family.name == "qwen3")
 
 @cache
 def judge(family: Family, dtype: str = "fp32") -> torch.nn.Module:
-    """Return transformers' model in fp32; its weights are numbers of `dtype`."""
     settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": {"rope_theta": 5000.0, **family.rope}}
-    model = random_model(family.kind, **settings | family.more)
-    for weight in model.parameters():
-        weight.data = weight.data.to(DTYPES.get(dtype, torch.float32)).float()
-    return model
+    return random_model(family.kind, dtype, **settings | family.more)
 
 
 @pytest.fixture(scope="session")
@@ -124,7 +120,7 @@ def test_parameters_equal_transformers(family, folders, roomy):
 def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
     (tokens, _), model = judged(family, dtype), judge(family, dtype)
     plain, reference = (
-        model.to(run)(torch.tensor([tokens])).logits[0, PROMPT - 1 :] for run in (DTYPES[dtype], torch.float64)
+        model.to(run)(torch.tensor([tokens])).logits[0, PROMPT - 1 :] for run in (torch_dtype(dtype), torch.float64)
     )
     model.float()
     decoder = wafer(folders(family, dtype), device=roomy, dtype=dtype)

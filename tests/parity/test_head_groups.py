@@ -5,11 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from judge import logits_of, near, random_model
-from wafer_triton.device.mesh import as_mesh
+from judge import logits_of, near, placed, random_model
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 
 pytestmark = pytest.mark.slow
@@ -43,9 +41,7 @@ def judged(model: str, seed: int = 3) -> tuple[list[int], torch.Tensor]:
 
 
 def wafer(model: str, mesh: str, device, **options) -> WaferForCausalLM:
-    config = DecoderConfig.from_dict(judge(model).config.to_dict(), name=model)
-    weights = {name: weight.detach() for name, weight in judge(model).state_dict().items()}
-    return WaferForCausalLM.from_weights(config, weights, mesh=as_mesh(mesh, device), **({"max_length": 40} | options))
+    return placed(judge(model), mesh, device, **{"max_length": 40} | options)
 
 
 def check(decoder: WaferForCausalLM, model: str) -> None:
@@ -134,7 +130,7 @@ def test_a_prefill_mesh_of_fewer_columns_has_as_many_groups(roomy):
 
 
 def test_a_number_that_does_not_fit_says_which_do(roomy):
-    with pytest.raises(MeshError, match="llama: head_groups = 7, but 6 query heads on 12 columns take .* from 1 to 6"):
+    with pytest.raises(MeshError, match="head_groups = 7, but 6 query heads on 12 columns take .* from 1 to 6"):
         wafer("llama", "12", roomy, head_groups=7)
     with pytest.raises(MeshError, match="head_groups = 5, but 6 query heads on 4 columns take a whole .* from 1 to 4"):
         wafer("llama", "4", roomy, head_groups=5)

@@ -6,17 +6,15 @@ import pytest
 import torch
 
 import peers
-from judge import logits_of, near, random_model
-from wafer_triton.device.mesh import as_mesh
+from judge import logits_of, near, placed, random_model
+from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
 from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 97, "max_position_embeddings": 256, "initializer_range": 0.3,
@@ -48,19 +46,11 @@ PROMPTS = [
 
 @cache
 def judge(llama: str, dtype: str = "fp32") -> torch.nn.Module:
-    """Return transformers' model in fp32; its weights are numbers of `dtype`."""
-    model = random_model("llama", **SIZES | MODELS[llama])
-    for weight in model.parameters():
-        weight.data = weight.data.to(DTYPES[dtype]).float()
-    return model
+    return random_model("llama", dtype, **SIZES | MODELS[llama])
 
 
 def wafer(llama: str, mesh: str, device, dtype: str = "fp32", **options) -> WaferForCausalLM:
-    model = judge(llama, dtype)
-    config = DecoderConfig.from_dict(model.config.to_dict(), name=llama)
-    weights = {name: weight.detach().to(DTYPES[dtype]) for name, weight in model.state_dict().items()}
-    options = {"max_length": 64, "max_prompt": 48} | options
-    return WaferForCausalLM.from_weights(config, weights, mesh=as_mesh(mesh, device), dtype=dtype, **options)
+    return placed(judge(llama, dtype), mesh, device, dtype, **{"max_length": 64, "max_prompt": 48} | options)
 
 
 def some_tokens(count: int, llama: str = "gqa") -> list[int]:
@@ -91,7 +81,7 @@ def test_errors_are_at_most_twice_transformers(llama, mesh, dtype, roomy):
     tokens = some_tokens(27, llama)
     got = logits_of(wafer(llama, mesh, roomy, dtype), tokens, 10)
     reference = judged(llama, tokens, 10, dtype, torch.float64)
-    plain = judged(llama, tokens, 10, dtype, DTYPES[dtype])
+    plain = judged(llama, tokens, 10, dtype, torch_dtype(dtype))
     assert_close(got, reference, dtype, plain, name=f"{llama} on {mesh}")
 
 

@@ -78,6 +78,8 @@ def test_state_dicts_that_do_not_fit(single):
         single.load_state_dict(state | {name: torch.ones(5)})
     with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight, but this model"):
         single.load_state_dict(state | {"lm_head.weight": state["lm_head.weight"] + 1})
+    with pytest.raises(CheckpointError, match=f"state_dict: {name} holds NaN or infinity"):
+        single.load_state_dict(state | {name: torch.full((6,), torch.nan)})
     with pytest.raises(CheckpointError, match="decoder: 30 weights are missing, the first is model.emb"):
         WaferForCausalLM.from_weights(BIASED, {}, mesh=2)
 

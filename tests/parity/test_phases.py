@@ -11,20 +11,16 @@ from tiny import drawn
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
-from wafer_triton.decoder.block import Block, schedule
-from wafer_triton.decoder.prefill import SUB_LAYERS
+from wafer_triton.decoder.block import Block
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import SramError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.place import moves
-from wafer_triton.place.need import prefill_need
 from wafer_triton.place.transfers import Relayout, owners, redistribute
-from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Parameter
 
 pytestmark = pytest.mark.slow
@@ -99,23 +95,6 @@ def test_a_longer_prompt_never_runs_faster():
         shorter = [-(-count // model.placement.chunk(4 * count)) for count in range(1, rows + 1)]
         assert shorter == sorted(shorter), "chunks of shorter prompts of the same placement"
     assert seconds == sorted(seconds)
-
-
-def test_chunks_too_large_for_a_core_are_refused():
-    model = decoder(2, SMALL, max_prompt=8, max_length=64)
-    with pytest.raises(SramError, match=r"at most \d+ tokens fit as the model lies, in chunks; give max_prompt=64"):
-        model.prefill(TOKENS[:32] * 2)
-
-
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize(("tokens", "past"), [(1, 0), (3, 0), (3, 4)])
-@pytest.mark.parametrize("mesh", ["1", "2", "3", "4", "5", "2x3"])
-def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
-    """Placement drafts a block without most of its rounds, so no buffer may be left out with them."""
-    block = replace(blocks(mesh, mesh)[1], overlap=overlap)
-    for kind in CONFIG.layers_of:
-        seen = past if kind == "attention" else 0
-        assert prefill_need(block, kind, tokens, past) == sram.need(schedule(SUB_LAYERS[kind], block, tokens, seen))
 
 
 # --- two meshes ---

@@ -126,7 +126,6 @@ def test_bad_numbers_are_refused(make, said):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("arrival,input,output\n0,1,1\n".encode("utf-16"), "odd.csv: is not UTF-8 text ("),
         (b"arrival,input,output,prompt\n0,1,1," + b"x" * 200_000, "is no CSV (field larger than field limit"),
         (b"arrival,input,output\n0,1," + b"9" * 5000, "line 2: output '999"),
     ],
@@ -137,9 +136,3 @@ def test_an_odd_file_is_refused(tmp_path, written, said):
     with pytest.raises(ConfigError) as refused:
         read_trace(path)
     assert said in str(refused.value)
-
-
-def test_a_byte_order_mark_is_skipped(tmp_path):
-    path = tmp_path / "marked.csv"
-    path.write_text("arrival,input,output\n0,1,2\n", encoding="utf-8-sig")
-    assert read_trace(path) == [Request(0, 0.0, 1, 2)]

@@ -61,12 +61,6 @@ def test_no_dataclass_of_an_estimate_is_forgotten():
     assert estimates <= set(SHOWN)
 
 
-def test_numeric_fields_are_separated_from_others():
-    assert {"seconds", "relayed"} & set(numeric(estimate.RequestCost)) == {"seconds"}
-    assert {"steps", "layers"} <= set(numeric(estimate.Layered))
-    assert {"routes", "name"} & set(numeric(device.Device)) == {"routes"}
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [
@@ -178,9 +172,3 @@ def test_a_field_that_holds_the_same_takes_unit_and_label_over():
         k: int = field(default=1, metadata=unit("keys"))
 
     assert [Legend(Other).head(name) for name in ("seconds", "k", "error")] == ["time (s)", "k (keys)", "error"]
-
-
-def test_the_share_of_sram_is_one_of_bandwidth():
-    legend = Legend(estimate.Kernel)
-    assert legend.label("sram_bandwidth_utilisation") == "share of SRAM bandwidth"
-    assert legend.shown("sram_bandwidth_utilisation", 0.034) == "3.4 %"

@@ -252,9 +252,10 @@ def test_less_to_do_or_a_better_wafer_never_takes_longer_and_no_link_is_full(see
         rows, cols, failed=failed, link_bytes_per_second=random.choice([1e10, 1e11, 1e12]),
         forwarding=random.choice(["cut", "store"]), hbm_bytes=random.choice([72_000_000_000, 20_000_000]),
     )  # fmt: skip
-    strategy = random.choice([PLANNED, *BASELINES])
+    strategy = [PLANNED, *BASELINES][seed % (1 + len(BASELINES))]
     best = plan(work, device, strategy)
     if not best.why:
+        assert not set(best.loads) & failed
         assert max(best.loads.values(), default=0) <= device.link_bytes_per_second * best.seconds * (1 + 1e-9)
     for slower in (
         plan(replace(work, batch=work.batch + random.randint(1, 3)), device, strategy),
@@ -312,16 +313,6 @@ def test_a_wrap_costs_its_hops_with_store_and_forward_alone():
         seconds[mode] = [plan(work, device, each).parts["exposed communication"] for each in (tensor, ours)]
     assert seconds["store"][0] == pytest.approx(7 * seconds["cut"][0])  # a wrap of seven hops
     assert seconds["store"][1] == pytest.approx(2 * seconds["cut"][1])  # interleaved: two
-
-
-@pytest.mark.parametrize("failed", [frozenset(), frozenset({((0, 0), (0, 1)), ((1, 1), (2, 1))})])
-@pytest.mark.parametrize("strategy", [PLANNED, *BASELINES], ids=lambda one: one.name)
-def test_no_link_carries_more_than_its_capacity_on_odd_by_odd_dies(strategy, failed):
-    device = on(3, 3, link_bytes_per_second=2e10, failed=failed)
-    work = replace(SMALL, heads=9, kv_heads=9, width=288, hidden=1152, batch=9)
-    best = plan(work, device, strategy)
-    assert sum(best.loads.values()) == pytest.approx(best.link_bytes) and not set(best.loads) & failed
-    assert 0 < max(best.loads.values()) <= device.link_bytes_per_second * best.seconds * (1 + 1e-9)
 
 
 def test_traffic_of_a_failed_link_takes_a_longer_route():

@@ -99,13 +99,11 @@ def account(schedule: Schedule) -> Account:
         return replace(counts, sram_peak_bytes=held.peak_bytes, sram_by_buffer=held.by_buffer)
 
 
-def round_account(schedule: Schedule, round_: Round) -> Account:
-    """Return the counts of one round alone, without its SRAM; its hops are the links of its longest move."""
-    return _Reader(schedule).alone(round_)
-
-
 def per_round(schedule: Schedule) -> tuple[Account, ...]:
-    """Return the `round_account` of every round in order; equal rounds share it."""
+    """Return the counts of every round alone, in order, without its SRAM; its hops are the links of its longest move.
+
+    Equal rounds share them.
+    """
     counts = cache(_Reader(schedule).alone)
     return tuple(map(counts, schedule.rounds))
 
