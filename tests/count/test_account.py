@@ -13,6 +13,7 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.ops import mesh_gemm
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -215,3 +216,27 @@ def test_a_draft_that_leaves_the_mesh_has_no_counts(send, recv):
     for count in (account, price):
         with pytest.raises(ScheduleError, match=r"round 0.*off the mesh"):
             count(b.build(draft=True))
+
+
+SPLITS = {
+    "everywhere": [[None]],
+    "columns": [[Cores("x", [0])], [Cores("x", [1])]],
+    "of each row another": [[Cores("x", [[0], [1], [0]])], [Cores("x", [[1], [0], [1]])]],
+    "a column, and all": [[Cores("x", [1]), None]],
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_busiest_core_has_the_operations_that_it_runs(split):
+    """A round in which each core runs one product costs what one product does, on whatever cores others run."""
+    found = []
+    for groups in (SPLITS[split], [[None] * len(SPLITS[split][0])]):
+        b = Builder("3x2", "products")
+        for name, role in (("a", "input"), ("w", "input"), ("c", "state")):
+            b.buffer(name, (4, 4), "fp32", role)
+        ops = [b.local("gemm", "c", ("a", "w"), where, m=4, k=4, n=4, add=True) for group in groups for where in group]
+        b.round(*ops)
+        b.round(*(b.local("copy", "c", "a", op.where, size=16) for op in ops))
+        made = b.build()
+        found.append((account(made).macs, price(made).cycles, price(made).tuned_cycles))
+    assert found[0] == found[1] and found[0][0] == 64 * len(SPLITS[split][0])

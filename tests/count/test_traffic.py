@@ -125,3 +125,19 @@ def test_words_are_those_of_the_fullest_line(axis, apart, shifts):
     schedule = b.build()
     (run,) = runs(schedule)
     assert Traffic(schedule).run(run).busiest_words == account(schedule).busiest_link_bytes // 4 > 0
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_whole_tiles_are_waited_for_in_every_round(axis):
+    """A core of a butterfly has its message from afar after those from near by; other lines need not wait for it."""
+    b, at = Builder(Mesh(8, 8), "butterfly"), np.arange(8)
+    for name in ("a", "c"):
+        b.buffer(name, (48,), "fp32", "state")
+    for distance in (1, 2, 4):
+        b.round(b.exchange(axis, "a", "c", at, at ^ distance))
+    b.round(b.exchange(axis, "a", "c", [0, 1], [1, 0], lines=[3]))
+    schedule = b.build()
+    (run,) = runs(schedule)
+    assert account(schedule).serial_words == Traffic(schedule).run(run).busiest_words == (1 + 2 + 4 + 1) * 48
+    b.round(b.exchange(axis, "a", "c", [0, 1], [1, 0], lines=[4]))
+    assert account(b.build()).serial_words == 8 * 48

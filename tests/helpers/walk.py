@@ -106,6 +106,17 @@ class Walk:
                 of_lines[sender[axis == "y"], link] += ceil(size / WORD_BYTES)
         return Loads(sizes, words, flows, of_lines, messages)
 
+    def busiest_words(self, run: Sequence[Round]) -> int:
+        """Return the words on the busiest link of a run; of whole tiles of each round, on the line that has most."""
+        whole, of_line = self.kind(run[0]) == "tiles", Counter()
+        for rounds in [[one] for one in run] if whole else [list(run)]:
+            most = Counter()
+            for link, words in self.loads(rounds).words.items():
+                line = ALONG[link[0]], link[1 if ALONG[link[0]] == "x" else 2]
+                most[line] = max(most[line], words)
+            of_line.update(most)
+        return max(of_line.values(), default=0)
+
     def mean_words(self, loads: Loads) -> float:
         """Return the mean over the links in use of the fullest logical line, times the logical lines of a physical one.
 
@@ -308,7 +319,7 @@ def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
         loads, where = walk.loads(run), f"run of {len(run)} from {walk.round_name(first)}"
         walked = {
             "hops": walk.path(run), "link_bytes": loads.bytes.total(), "mean_words": walk.mean_words(loads),
-            "busiest_words": max(loads.words.values(), default=0),
+            "busiest_words": walk.busiest_words(run.rounds),
         }  # fmt: skip
         most = max(loads.words, key=lambda link: loads.words[link], default=None)
         yield from _against(where, traffic.run, vars(traffic.run(run)), walked, most)
@@ -324,7 +335,7 @@ def _loads(schedule: Schedule, walk: Walk) -> Iterator[str]:
             yield f"{where}: counted {counted[link]:,} B by link_loads, walked {loads.bytes[link]:,} B"
     each = [of_round(walk.loads([round_]), 0) for round_ in walk.rounds]
     cut = walk.runs()
-    words = [max(walk.loads(run).words.values(), default=0) for run in cut]
+    words = [walk.busiest_words(run.rounds) for run in cut]
     set_ups = [{"local": 0, "circuit": 1}.get(walk.kind(run.ends[0]), len(run)) for run in cut]
     walked = {
         "rounds": len(walk.rounds), "hops": sum(map(walk.path, cut)), "messages": loads.messages,

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from wafer_triton import local
 from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs, sources, stages
+from wafer_triton.count.spans import by_cores
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import BYTES
@@ -145,14 +147,24 @@ def _of_different_work(schedule: Schedule, run: RoundRun) -> list[Round]:
     def work(op: Local) -> tuple[object, ...]:
         return op.work, tuple([schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.operands])
 
+    def each(round_: Round) -> frozenset[tuple[object, ...]]:
+        return frozenset([tuple(map(work, ops)) for ops in by_cores(schedule.mesh, round_.locals)])
+
     rounds = reversed(run.rounds) if run.tree is None else run.tree.different
-    return list({tuple(map(work, round_.locals)): round_ for round_ in rounds}.values())
+    return list({each(round_): round_ for round_ in rounds}.values())
 
 
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:
-    """Return products, multiply-adds, vector elements and SRAM bytes of a core's local operations."""
+    """Return the most multiply-adds, vector elements and SRAM bytes of a core, and the products of that with most."""
+    each = [_work_of(schedule, ops) for ops in by_cores(schedule.mesh, round_.locals)]
+    products = max(each, key=itemgetter(1))[0]
+    return products, *(max(column) for column in list(zip(*each, strict=True))[1:])
+
+
+def _work_of(schedule: Schedule, ops: Sequence[Local]) -> tuple[tuple[Product, ...], int, int, int]:
+    """Return products, multiply-adds, vector elements and SRAM bytes of local operations of a core."""
     products, macs, elements, sram_bytes = [], 0, 0, 0
-    for op in round_.locals:
+    for op in ops:
         definition = local.find(op.op)
         done = definition.work(**op.params)
         macs += done[0]

@@ -19,7 +19,7 @@ import numpy as np
 from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import RoundRun, axes, distinct_runs, stages
-from wafer_triton.count.spans import Sides, fullest, line_loads, sends
+from wafer_triton.count.spans import Sides, busiest, by_cores, line_loads, sends
 from wafer_triton.count.times import Turn, Turns, all_times, along, occurrences
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import MOST, ShapeError, check_counts, shown
@@ -39,9 +39,9 @@ class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says.
 
     `hops` and `serial_words` are of the critical path: the links of the longest paths, and the words on the busiest
-    link of each run (see `wafer_triton.count.runs`). `link_bytes` are of the whole mesh: bytes times links crossed.
+    link of each run, of whole tiles of each round (see `wafer_triton.count.runs`). `link_bytes` are of the whole mesh: bytes times links crossed.
     `flows` are the most messages on one link in a round. `sram_peak_bytes` are of one physical core, and so are `macs`,
-    of one that takes part in every operation. `launches` are the kernel launches of an emulation on a GPU (of a
+    of the core that has most in each round. `launches` are the kernel launches of an emulation on a GPU (of a
     schedule alone there are none).
     """
 
@@ -153,11 +153,12 @@ class _Reader:
     def round(self, round_: Round, turns: Turns) -> Account:
         """Return messages, multiply-adds and flows of a round; of flows the most at any time of its turns."""
         sent = [moves for moves, _ in sends(round_, self.mesh)]
+        products = by_cores(self.mesh, list(filter(multiply_adds, round_.locals)))
         return Account(
             rounds=1,
             messages=sum(np.broadcast(*each.senders.grid(self.mesh)).size for each in sent),
             flows=max((self.flows(axis, sent, turns) for axis in axes(round_)), default=0),
-            macs=sum(multiply_adds(op) for op in round_.locals) * self.mesh.per_core,
+            macs=max(sum(map(multiply_adds, ops)) for ops in products) * self.mesh.per_core,
         )
 
     def loads(self, rounds: Mapping[tuple[Round, Turns], int]) -> Loads:
@@ -185,7 +186,7 @@ class _Reader:
             lines = first  # for every time of the innermost turn those that did the same in the first, [times, lines]
             for own in each:
                 lines = lines[..., own]
-            most = max(most, fullest(sums, kind[lines], fold))
+            most = max(most, int(busiest(sums, kind[lines], fold).max()))
         return most
 
 

@@ -15,10 +15,11 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wafer_triton.count.times import Turns, along, spread
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.schedule.rounds import Index, Moves, Round, Slot, disjoint, once
+from wafer_triton.schedule.rounds import Index, Local, Moves, Round, Slot, disjoint, once
 
 ContentKey = tuple[tuple[int, int], tuple[int, int], bytes]
 
@@ -188,7 +189,7 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     lines, weights = on_lines(sides, [each for each in every if not each[0].paired])
     kind = np.arange(sides.across)
     if not paired:
-        of_each, kind = _kinds(weights)
+        of_each, kind = kinds_of(weights)
         weights = weights[:, of_each]
     changes = np.zeros((2 * sides.along + 2, weights.shape[1]), np.int64)
     for line, own in zip(lines, weights, strict=True):
@@ -204,15 +205,43 @@ def line_loads(crossed: Crossed, axis: str, moved: Iterable[tuple[Moves, Turns, 
     return spread(in_turn).T.reshape(2, sides.along + 1, -1).cumsum(1), kind
 
 
-def fullest(loads: Index, kind: Index, fold: int) -> int:
-    """Return the most on a link of a physical line, which `fold` neighbours of the logical lines [..., lines] share."""
+def busiest(loads: Index, kind: Index, fold: int) -> Index:
+    """Return the most on a link of each physical line, which `fold` neighbours of the logical lines share."""
     if fold > 1:
         lines = kind.reshape(-1, fold)
-        loads = loads[..., lines[_kinds(lines.T)[0]]].sum(-1)
-    return int(loads.max(initial=0))
+        one_of_each, kind = kinds_of(lines.T)
+        loads = loads[..., lines[one_of_each]].sum(-1)
+    return loads.max((0, 1))[kind]
 
 
-def _kinds(rows: Index) -> tuple[Index, Index]:
+def by_cores(mesh: Mesh, ops: Sequence[Local]) -> list[list[Local]]:
+    """Return the local operations of a core, for each group of cores that run the same ones; all if one core may."""
+    some = list({op.where: None for op in ops if op.where is not None})
+    if len(some) < 2:
+        return [list(ops)]
+    if any(where.paired for where in some):
+        named = np.unique(np.concatenate([where.flat(mesh) for where in some]))
+        runs = np.array([np.isin(named, where.flat(mesh)) for where in some])
+    else:  # rows that are in the same of them are alike, and so are columns
+        sides = zip(mesh.shape, zip(*((where.rows, where.cols) for where in some), strict=True), strict=True)
+        rows, cols = (
+            each[:, kinds_of(each)[0]]
+            for each in (np.array([_named(length, at) for at in every]) for length, every in sides)
+        )
+        runs = (rows[:, :, None] & cols[:, None]).reshape(len(some), -1)
+    groups = runs[:, kinds_of(runs)[0]].T
+    return [[op for op in ops if op.where is None or own[some.index(op.where)]] for own in groups]
+
+
+def _named(length: int, at: Index | None) -> NDArray[np.bool_]:
+    """Return which of so many positions are named; None names all."""
+    named = np.full(length, at is None)
+    if at is not None:
+        named[at] = True
+    return named
+
+
+def kinds_of(rows: Index | NDArray[np.bool_]) -> tuple[Index, Index]:
     """Return a column of each kind of those of `rows`, which are alike, and the kind of each column."""
     kind, kinds = np.zeros(rows.shape[1], np.int64), 1
     for row in rows:

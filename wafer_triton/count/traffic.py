@@ -15,17 +15,19 @@ over its runs. These are the hops of the closed forms of Luczynski et al., "Near
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, groupby
 from math import ceil
-from operator import mul
+from operator import add, mul
 
 import numpy as np
 
-from wafer_triton.count.runs import RoundRun, axes
-from wafer_triton.count.spans import ContentKey, Crossed, Sides, content_key, fullest, line_loads, sends
-from wafer_triton.schedule.rounds import Moves, Round, Slot
+from wafer_triton.count.runs import RoundRun, axes, kind
+from wafer_triton.count.spans import ContentKey, Crossed, Sides, busiest, content_key, line_loads, sends
+from wafer_triton.schedule.rounds import Index, Moves, Round, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 WORD_BYTES = 4
@@ -36,7 +38,7 @@ class RunTraffic:
     """The traffic of a run of rounds. Words are 32 bits; loads are of one mesh line, in one direction."""
 
     hops: int = 0  # longest path of data
-    busiest_words: int = 0  # over the busiest link
+    busiest_words: int = 0  # over the busiest link; of whole tiles in every round, on the line that has most
     mean_words: float = 0.0  # over the links in use
     link_bytes: int = 0  # bytes times links crossed, on the whole mesh
 
@@ -84,7 +86,7 @@ class Traffic:
             return self._walked(run, unit=False).of([WORD_BYTES] * len(sizes))
         each = [[moves.digest for moves, _ in one] for one in sent]
         moved = each if tree is None else (tree.stages.digest, len(tree.parts))
-        key = content_key(self.mesh, moved)
+        key = content_key(self.mesh, (kind(run.ends[0]), moved))
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
@@ -94,29 +96,37 @@ class Traffic:
     def _size(self, slot: Slot) -> int:
         return self.buffers[slot.buffer].slot_bytes(slot)
 
-    def _walked(self, run: Iterable[Round], unit: bool) -> _Walk:
+    def _words(self, axis: str, moved: Iterable[tuple[Moves, int]]) -> tuple[Index, Index]:
+        """Return the words of moves of so many bytes on the links of lines, as of `line_loads`."""
+        return line_loads(self.crossed, axis, ((moves, (), ceil(size / WORD_BYTES)) for moves, size in moved))
+
+    def _walked(self, run: RoundRun, unit: bool) -> _Walk:
         """Return the walk of a run, with tiles of their buffers' size or, if `unit`, of one word."""
         if len(self.crossed) > 2048:  # spans of one run of an all-to-all may take 30 MB
             self.crossed.clear()
-        moved = [
-            (moves, WORD_BYTES if unit else self._size(slot))
+        sent = [
+            tuple([(moves, WORD_BYTES if unit else self._size(slot)) for moves, slot in sends(round_, self.mesh)])
             for round_ in run
-            for moves, slot in sends(round_, self.mesh)
-        ]  # fmt: skip
+        ]
+        every = list(chain(*sent))
+        waited = Counter(sent) if kind(run.ends[0]) == "tiles" and len(run) > 1 else {}
         walk = _Walk(self.hops(run), [], [], [])
-        for axis in sorted({moves.axis for moves, _ in moved}):
+        for axis in sorted({moves.axis for moves, _ in every}):
             sides = Sides.of(self.mesh, axis)
-            words = ((moves, (), ceil(size / WORD_BYTES)) for moves, size in moved)
-            sums, kind = line_loads(self.crossed, axis, words)
-            walk.busiest.append(fullest(sums, kind, sides.fold_across))
+            sums, of_line = self._words(axis, every)
+            most = int(busiest(sums, of_line, sides.fold_across).max())
             # the mean of a logical line, times their number on a physical one, but no more than the busiest
             mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * sides.fold_across
+            walk.mean.append(min(mean, float(most)))
+            if waited:
+                each = (busiest(*self._words(axis, moved), sides.fold_across) * of for moved, of in waited.items())
+                most = int(reduce(add, each).max())
+            walk.busiest.append(most)
             crossed = 0
-            for moves, size in moved:
+            for moves, size in every:
                 if moves.axis == axis:
                     lines = 1 if moves.paired else len(moves.line_of_each(sides.across))
                     crossed += size * lines * int(self.crossed.of(moves).hops.sum())
-            walk.mean.append(min(mean, float(walk.busiest[-1])))
             walk.link_bytes.append(crossed)
         return walk
 
