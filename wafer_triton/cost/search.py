@@ -72,8 +72,8 @@ def plan(
 ) -> Results[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 
-    Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least time,
-    and `LEAST` at least, are then priced as whole requests, and the fastest are the plans.
+    Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least
+    time, and at least `LEAST`, are then priced as whole requests, and the fastest are the plans.
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). `experts` is the placement of a mixture's experts in prefill (None: the faster).
