@@ -12,7 +12,7 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.reduce import all_reduce
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_own
 from wafer_triton.compare.operations import judged
-from wafer_triton.compare.product import understood
+from wafer_triton.compare.product import taking_part, understood
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
 from wafer_triton.device import device
@@ -106,6 +106,25 @@ def test_gemv_rows_carry_their_error():
 
 def test_small_operands_leave_cores_without_work():
     assert not compare_gemm(64, 8, 8, 8, values=False)[0].verdict["P"]
+
+
+def test_half_of_the_cores_of_a_folded_mesh_are_physical_ones():
+    """Of 6 x 6 logical cores two rows hold weights; all of them lie on the first of two rows of cores."""
+    assert all(row.verdict["P"] for row in compare_gemm("2x3", 2, 2, 6, values=False))
+    assert not any(row.verdict["P"] for row in compare_gemm("2x3", 6, 6, 2, values=False))  # one of three columns
+    b = Builder(Mesh(2, 3).square(), "first rows")
+    b.buffer("x", (8,), "fp32", "state")
+    b.round(b.local("add", "x", ("x", "x"), Cores("y", [0]), size=8))
+    assert taking_part(b.build()) == 0.5
+
+
+def test_all_cores_take_part_where_weights_are_the_same_on_all_rows():
+    b = Builder("8x4", "rows of A by columns of B")
+    for name, tile, role in (("a", (3, 16), "input"), ("b", (16, 5), "input"), ("c", (3, 5), "output")):
+        b.buffer(name, tile, "fp32", role)
+    b.round(b.local("gemm", "c", ("a", "b"), m=3, k=16, n=5))
+    intent = Intent({"a": "(y m) k", "b": "k (x n)"}, {"c": "(y m) (x n)"})
+    assert compare_own({"own": (b.build(), intent)})[0].verdict["P"]
 
 
 def test_command_line(capsys):

@@ -29,6 +29,12 @@ def test_a_plan_is_the_best_of_its_sides() -> None:
     assert best.groups >= 1 and best.regions >= 1
 
 
+def test_one_plan_is_the_first_of_five() -> None:
+    asked = {"model": "smollm2-135m", "device": "wse2,rows=400,cols=400", "input": 16, "output": 2, "step": 50}
+    (one,), five = (search.plan(**asked, best=best) for best in (1, 5))
+    assert one == five[0] and (one.prefill_mesh, one.decode_mesh) == (100, 100)
+
+
 def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> None:
     (one,) = search.plan(model="llama3.2-1b", device="wse3", input=64, output=64, sides=[440])
     wanted = estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100)

@@ -185,13 +185,13 @@ def test_chunks_of_a_prompt_pass_through_the_regions_side_by_side():
 
 @pytest.mark.parametrize("output", [1, 2, 5])
 def test_prefill_makes_the_first_token_and_a_step_each_other(output):
-    """Weights and caches move to decode for a second token alone."""
+    """Weights and caches move to decode for a second token alone; their return comes after all work."""
     times = Given(fill=(1.0,), handing=0.01, depth=1)
     run = simulate([Request(0, 0.0, 100, output)], times, Policy(Replacing()))
     (one,) = run.served
     moves = 2.0 + 100 * 0.01 if output > 1 else 0.0
     assert (one.first, one.end) == pytest.approx((2.0, 2.0 + moves + output - 1))
-    assert run.busy["decode"] == pytest.approx(output - 1) and run.busy["re-placement"] == (4.0 if output > 1 else 0.0)
+    assert run.busy["decode"] == pytest.approx(output - 1) and run.busy["re-placement"] == (2.0 if output > 1 else 0.0)
     assert sum(count for _, count in run.gaps) == pytest.approx(output - 1)
     assert sum(gap * count for gap, count in run.gaps) == pytest.approx(one.end - one.first)
     assert run.read == pytest.approx(sum(10 + 100.5 + step for step in range(output - 1)))
@@ -206,6 +206,23 @@ def test_all_answers_end_before_the_weights_return():
         assert what != "prefill" or not decoding
         decoding = decoding | {number} if what == "join" else decoding - {number} if what == "end" else decoding
     assert run.busy["re-placement"] > 2 * 2.0 and min(ends) > max(starts[:4])
+
+
+def test_answers_whose_last_tokens_come_in_one_turn_end_together():
+    """The first to end makes room for a third prompt, for which decode pauses; the second has its token by then."""
+    run = simulate([Request(number, 0.0, 10, 100) for number in range(3)], Given(batch=2), Policy(Shared(turns=64)))
+    first, second, third = run.served
+    assert first.end == second.end < third.started
+
+
+@pytest.mark.parametrize("name", ORGANISATIONS)
+def test_nothing_works_longer_than_the_run(name):
+    requests = [Request(number, 0.0, 10, 2) for number in range(3)]
+    run = simulate(requests, Given(step=0.01), Policy(ORGANISATIONS[name]()))
+    last = max(one.end for one in run.served)
+    assert run.end == last and run.samples[-1].time == last
+    together = sum(run.busy.values()) if name != "split" else max(run.busy.values())
+    assert together <= last * (1 + 1e-9)
 
 
 def test_gaps_between_tokens_add_up_to_the_time_of_the_answers():

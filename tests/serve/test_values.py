@@ -43,7 +43,7 @@ def both_of(config):
     return model(config, 4), alone
 
 
-FULL = Policy(Shared(20, 2), chunk=6), 10
+FULL = Policy(Shared(20, 2), chunk=6), 8
 
 
 @pytest.mark.parametrize(

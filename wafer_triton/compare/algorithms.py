@@ -18,6 +18,7 @@ from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import latency, verdict
 from wafer_triton.device import DeviceLike
 from wafer_triton.device.dtype import DtypeLike, storage_name
+from wafer_triton.device.layout import axes, letters
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.schedule import Schedule
@@ -129,13 +130,17 @@ def _said(operation: Compared) -> str:
 
 
 def _busy(built: Recipe, product: Compared) -> float:
-    """Return the share of cores with weights in their tiles, cut both ways with padded ends; of a sum taking part."""
+    """Return the share of cores with weights in their tiles, of which the last are padded; of a sum taking part."""
     if product.name == "all_reduce":
         return taking_part(built.schedule)
-    tile = built.schedule.buffers[built.inputs[1][0]].tile
-    rows, cols = built.schedule.mesh.shape
-    used = [-(-size // share) for size, share in zip(product.shapes[1], tile, strict=True)]
-    return min(1.0, used[0] * used[1] / (rows * cols))
+    (name, pattern), mesh = built.inputs[1], built.schedule.mesh
+    lines, sides = letters(pattern), {"y": (mesh.rows, mesh.fold[0]), "x": (mesh.cols, mesh.fold[1])}
+    share = 1.0
+    for axis, size, held in zip(axes(pattern), product.shapes[1], built.schedule.buffers[name].tile, strict=True):
+        if axis in lines:  # else all cores hold it
+            cores, fold = sides[lines[axis]]
+            share *= -(-size // (held * fold)) / cores
+    return share
 
 
 def _errors(recipes: Mapping[str, Recipe], product: Compared) -> Iterator[tuple[str, float]]:

@@ -97,15 +97,16 @@ def unbounded(mesh: Mesh) -> Mesh:
 
 
 def taking_part(schedule: Schedule) -> float:
-    """Return the share of cores that compute, send or receive anything; 1 where nothing is to do."""
+    """Return the share of physical cores that compute, send or receive anything; 1 where nothing is to do."""
     if not schedule.rounds or any(op.where is None for round_ in schedule.rounds for op in round_.locals):
         return 1.0
-    busy = np.zeros(schedule.mesh.cores, bool)
+    mesh = schedule.mesh
+    busy = np.zeros(mesh.cores, bool)
     for round_ in schedule.rounds:
         moving = (side for each in round_.exchanges for side in (each.moves.senders, each.moves.receivers))
         for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
-            busy[cores.flat(schedule.mesh)] = True
-    return float(busy.mean())
+            busy[cores.flat(mesh)] = True
+    return float(busy.reshape(mesh.rows, mesh.fold[0], mesh.cols, mesh.fold[1]).any((1, 3)).mean())
 
 
 @contextmanager

@@ -26,7 +26,8 @@ from wafer_triton.text.quantity import PREDICTED, unit
 from wafer_triton.text.table import Result, Results, Table
 
 T = TypeVar("T")
-MOST = 3  # pairs of meshes that are placed and priced for each plan
+MOST = 3  # pairs of meshes that are placed and priced for each plan,
+LEAST = 15  # and at least: one plan is the first of five
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,8 +72,8 @@ def plan(
 ) -> Results[Plan]:  # fmt: skip
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 
-    Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least time
-    are then priced as whole requests, and the fastest are the plans.
+    Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least
+    time, and at least `LEAST`, are then priced as whole requests, and the fastest are the plans.
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). `experts` is the placement of a mixture's experts in prefill (None: the faster).
@@ -130,7 +131,7 @@ def plan(
             cost.constants, cost.error_band, cost.outside, cost.experts,
             *sparse(shape, target, decodes[side][1], input + output), cost.layout,
         )
-        for first, side, cost in _fastest(pairs[: MOST * best], request, target)[:best]
+        for first, side, cost in _fastest(pairs[: max(LEAST, MOST * best)], request, target)[:best]
     ]  # fmt: skip
     return Results(plans, Table.of(plans, *Plan.main, title=f"Plans, {PREDICTED}"))
 

@@ -220,7 +220,8 @@ class Pipeline:
             heappop(events)
         if not events or not self.running or self.paused:
             return inf
-        return self.now + max(0.0, events[0][0] - self.turns) * self.period
+        left = events[0][0] - self.turns
+        return self.now + (left * self.period if left > 1e-9 else 0.0)  # less is rounding: the same moment
 
     def pop(self) -> tuple[int, Running | None]:
         """Let time pass to the next event, and return it."""

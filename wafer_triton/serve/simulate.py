@@ -280,7 +280,8 @@ class Simulation:
                     self.view.prefilling -= 1
                     if what is not None:
                         self.prefilled(what)
-            self.act()
+            if pipeline.next() > at and self.over < len(self.served):  # all tokens of a moment come before a pause
+                self.act()
             if at >= self.samples.due or not heap:
                 self.sample()
         assert self.over == len(self.served), f"{self.over} of {len(self.served)} requests are over"
