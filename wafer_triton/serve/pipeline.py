@@ -207,11 +207,8 @@ class Pipeline:
         times, count, attending = self.times, self._counts[group], self._sums[group]
         self._slowest[group] = times.slowest(count, attending) if count else 0.0
         self._weights[group] = times.read(count) if count else 0.0
-        self.period = self._period() if self.running else inf
-
-    def _period(self) -> float:
-        """Return the seconds of a turn, see above."""
-        return max(self.times.latency(max(self._counts), max(self._sums)), sum(self._slowest))
+        longest = times.latency(max(self._counts), max(self._sums)) if self.running else inf
+        self.period = max(longest, sum(self._slowest))
 
     def next(self) -> float:
         """Return the time of the next event, infinity without one."""

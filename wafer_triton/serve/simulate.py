@@ -220,7 +220,7 @@ class Simulation:
         if concurrent or (self.to_prefill and not self.moving):
             while self.free[0] <= self.clock and self.startable() and self.organisation.admits(self.look()):
                 self.start()
-        if self.ready and (concurrent or (not self.to_prefill and not self.moving)):
+        if concurrent or (not self.to_prefill and not self.moving):
             while self.ready:
                 self.join(self.ready.pop(0))
         if not self.moving and self.wants_prefill() != self.to_prefill:

@@ -43,12 +43,11 @@ def priced(
 def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given, progress: Progress) -> Priced:
     """Return the times under a known organisation."""
     if name == "split":
-        where = f"{shape.name} in columns of {device.name}"
-        if given.columns is None:
-            return _by_rate(where, places.splits(shape, device, load, given), load, progress)
-        where += f", {given.columns} of them for prefill"
-        makes, remedy = places.splits(shape, device, load, given), "; leave the columns out for the best"
-        return _by_rate(where, makes, load, progress, remedy)
+        where, remedy = f"{shape.name} in columns of {device.name}", ""
+        if given.columns is not None:
+            where += f", {given.columns} of them for prefill"
+            remedy = "; leave the columns out for the best"
+        return _by_rate(where, places.splits(shape, device, load, given), load, progress, remedy)
     if given.columns is not None:
         raise MeshError(f"columns = {given.columns} of prefill: only policy split has columns of its own; leave it out")
     if name == "shared":
@@ -57,13 +56,12 @@ def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given
             raise MeshError(
                 f"prefill on {mesh} and decode on {given.decode_mesh}: policy shared has one mesh; give one"
             )
-        makes = (partial(places.together, on, on, shape, load, given) for on in places.meshes(device, mesh))
+        makes = (partial(places.together, on, shape, load, given) for on in places.meshes(device, mesh))
         return _by_rate(f"{shape.name} on one mesh of {device.name}", makes, load, progress)
     prefills, decodes = list(places.meshes(device, given.prefill_mesh)), list(places.meshes(device, given.decode_mesh))
-    second, block = places.fastest_decode(decodes, shape, load, given)
+    block = places.fastest_decode(decodes, shape, load, given)
     firsts = places.fastest_prefill(prefills, shape, load, given)
-    makes = (partial(places.together, on, second, shape, load, given, block) for on in firsts)
-    return places.first_of(makes)
+    return next(places.fitting(partial(places.together, on, shape, load, given, block) for on in firsts))
 
 
 def rate(times: Priced, load: Load) -> float:
