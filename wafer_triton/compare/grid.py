@@ -15,6 +15,7 @@ from typing import Any
 from wafer_triton.device.keys import number_of
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import listed
+from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
 
 REASON = "reason"  # the column of a row without figures
@@ -44,7 +45,7 @@ def size(over: Over) -> str:
     """Return the number of points in words, such as "40 x 40 = 1,600 points"."""
     counts = [len(values) for values in over.values()]
     each = " x ".join(f"{count:,}" for count in counts)
-    return f"{each} = {prod(counts):,} points" if len(counts) > 1 else f"{each} point{'s' * (counts != [1])}"
+    return f"{each} = {prod(counts):,} points" if len(counts) > 1 else numbered(counts[0], "points")
 
 
 def feasible(rows: Iterable[Row]) -> list[Row]:

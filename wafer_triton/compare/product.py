@@ -100,11 +100,13 @@ def taking_part(schedule: Schedule) -> float:
     """Return the share of cores that compute, send or receive anything; 1 where nothing is to do."""
     if not schedule.rounds or any(op.where is None for round_ in schedule.rounds for op in round_.locals):
         return 1.0
-    busy = np.zeros(schedule.mesh.cores, bool)
+    mesh = schedule.mesh
+    busy = np.zeros(mesh.cores, bool)
     for round_ in schedule.rounds:
-        moving = (side for each in round_.exchanges for side in (each.moves.senders, each.moves.receivers))
-        for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
-            busy[cores.flat(schedule.mesh)] = True
+        for op in round_.locals:
+            busy[op.cores(mesh)] = True
+        for exchange in round_.exchanges:
+            busy[exchange.moves.senders.flat(mesh)] = busy[exchange.moves.receivers.flat(mesh)] = True
     return float(busy.mean())
 
 

@@ -18,7 +18,7 @@ from wafer_triton.serve.policies import organisation
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 
 
 def priced(
@@ -81,14 +81,13 @@ def _by_rate(
     what: str, makes: Iterable[Callable[[], Priced]], load: Load, progress: Progress, remedy: str = ""
 ) -> Priced:
     """Return the times with the highest rate; if no placement fits, raise the last error."""
-    found, reason, every = list[tuple[float, Priced]](), None, list(makes)
-    for number, make in enumerate(every, 1):
+    found, reason = list[tuple[float, Priced]](), None
+    for make in reported("places", makes, progress):
         try:
             times = make()
             found.append((rate(times, load), times))
         except WaferError as error:
             reason = places.nearer(reason, error)
-        progress("places", number, len(every))
     if not found:
         assert reason is not None, "a mesh is tried"
         raise type(reason)(f"no place was found for {what}; of the nearest: {reason}{remedy}")
