@@ -92,8 +92,9 @@ function factsPanel(page, scene) {
   const panel = by("facts");
   panel.replaceChildren();
   page.chosen = Math.min(page.chosen, scene.width * scene.height - 1);
-  Object.assign(by("row"), { value: Math.floor(page.chosen / scene.width), max: scene.height - 1 });
-  Object.assign(by("column"), { value: page.chosen % scene.width, max: scene.width - 1 });
+  const [row, column] = scene.place(page.chosen);
+  Object.assign(by("row"), { value: row, max: scene.height - 1 });
+  Object.assign(by("column"), { value: column, max: scene.width - 1 });
   const round = Math.max(0, page.position - 1);
   const live = scene.buffers.map((buffer, at) => ({ ...buffer, at })).filter(({ live: span }) => span && span[0] <= round && round <= span[1]);
   make("h3", "Buffers", panel);
