@@ -37,6 +37,11 @@ class Served:
     preempted: int = 0
     refused: str | None = None
 
+    @property
+    def length(self) -> int:
+        """Return the tokens of the prompt, and of the answer so far."""
+        return self.request.input + self.tokens
+
 
 @dataclass(frozen=True)
 class Sample:

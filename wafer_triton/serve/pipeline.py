@@ -142,13 +142,14 @@ class Pipeline:
         self.paused = False
         self.hold(max(0.0, at - self.now))
 
-    def join(self, number: int, entries: int, tokens: int, steps: int) -> Running:
+    def join(self, number: int, tokens: int, steps: int) -> Running:
         """Add a sequence with `tokens` tokens in its cache that ends after `steps` steps, to the smallest group."""
         group = min((g for g in range(len(self._free)) if self._free[g]), key=lambda g: self._counts[g])
         if not self._counts[group]:
             self._phase[group] = self.turns % 1
         phase = self._phase[group]
         start = phase + ceil(self.turns - phase - 1e-9)  # the group's next pass
+        entries = -(-(tokens + 1) // self.times.rows)
         one = Running(number, self._free[group].pop(), entries, start, tokens, self.times.attend(entries))
         self.running[number] = one
         self._fresh += 1

@@ -100,8 +100,7 @@ class Simulation:
 
     def need(self, number: int) -> int:
         """Return the cache entries in each row that must be free for a request to begin."""
-        one = self.served[number]
-        return -(-(one.request.input + one.tokens + 1) // self.times.rows)
+        return -(-(self.served[number].length + 1) // self.times.rows)
 
     def startable(self) -> bool:
         """Return whether a prompt or a next chunk could begin, if the first region of prefill were free."""
@@ -110,9 +109,8 @@ class Simulation:
         if not self.waiting or len(self.cache.held) >= self.times.batch:
             return False
         number = self.waiting[0][1]
-        one, times = self.served[number], self.times
-        parked = self.parked + one.request.input + one.tokens
-        return self.cache.fits(self.need(number)) and (parked <= times.held or not self.parked)
+        parked = self.parked + self.served[number].length
+        return self.cache.fits(self.need(number)) and (parked <= self.times.held or not self.parked)
 
     def start(self) -> None:
         """Let the next chunk enter prefill."""
@@ -120,9 +118,9 @@ class Simulation:
         one = self.served[number]
         if self.open is None:
             self.cache.hold(number, self.need(number))
-            self.parked += one.request.input + one.tokens
+            self.parked += one.length
             one.started = self.clock if one.started is None else one.started
-        left = one.request.input + one.tokens - past
+        left = one.length - past
         tokens = left if self.policy.chunk is None else min(left, self.policy.chunk)
         at = self.clock
         for region, seconds in enumerate(self.times.stages(tokens, past, tokens == left)):
@@ -143,7 +141,7 @@ class Simulation:
         if one.tokens < one.request.output:
             self.ready.append(number)
             return
-        self.parked -= one.request.input + one.tokens - 1
+        self.parked -= one.length - 1
         self.cache.release(number)
         self.end(number)
 
@@ -164,12 +162,11 @@ class Simulation:
     def join(self, number: int) -> None:
         """Bring a prompt's keys and values to decode, and begin its decode steps."""
         one = self.served[number]
-        tokens = one.request.input + one.tokens - 1  # the newest token is in no cache
+        tokens = one.length - 1  # the newest token is in no cache
         self.parked -= tokens
         self.pipeline.advance(self.clock)
         self.pipeline.hold(self.times.hand_over(tokens))
-        entries = -(-(tokens + 1) // self.times.rows)
-        running = self.pipeline.join(number, entries, tokens, one.request.output - one.tokens)
+        running = self.pipeline.join(number, tokens, one.request.output - one.tokens)
         self.actions.note("join", number, running.slot)
 
     def decoded(self, kind: int, running: Running | None) -> None:
