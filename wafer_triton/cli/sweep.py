@@ -174,7 +174,7 @@ def _masked(rows: list[Row]) -> list[str]:
 
 def _check_shown(rows: list[Row], over: Over, shown: str) -> None:
     """Raise ConfigError for a column that no row has numbers in."""
-    if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
+    if not any(isinstance(row.get(shown), int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
 

@@ -69,7 +69,7 @@ def parsed(text: str) -> tuple[str, list[Any]]:
     name = name.strip().strip("-").replace("-", "_")
     if not name or not sign or not given:
         raise ConfigError(f"--over {text!r}: write NAME=A,B,... or NAME=FROM:TO:STEP")
-    ranged = ":" in given and all(_is_number(part) for part in given.split(":"))
+    ranged = ":" in given and all(isinstance(plain(part), int | float) or not part for part in given.split(":"))
     words = _named(given) if name in ("model", "device") else [part.strip() for part in given.split(",")]
     values = _range(text, given) if ranged else [plain(word) for word in words]
     for value in values:
@@ -92,10 +92,6 @@ def _named(given: str) -> list[str]:
 def plain(text: str) -> Any:
     """Return a word of the command line as the whole number, the number or the truth value that it stands for."""
     return {"true": True, "false": False}.get(text, number_of(text))
-
-
-def _is_number(text: str) -> bool:
-    return isinstance(plain(text), int | float) or not text
 
 
 def _range(text: str, given: str) -> list[Any]:

@@ -188,11 +188,12 @@ def estimates(
     values = {name: [_value(name, value, arguments) for value in given] for name, given in over.items()}
     fixed = {name: value if name == "device" else _value(name, value, arguments) for name, value in fixed.items()}
     base = fixed.pop("device", "wse2" if isinstance(kind, str) else None)
-    set_ = {name: fixed.pop(name) for name in list(fixed) if name in KEYS and name not in arguments}
+    keys = KEYS.keys() - arguments.keys()
+    set_ = {name: fixed.pop(name) for name in list(fixed) if name in keys}
 
     def figures(point: Point) -> Row:
         on = point.get("device", base)
-        numbers = {name: value for name, value in (set_ | point).items() if name in KEYS and name not in arguments}
+        numbers = set_ | {name: value for name, value in point.items() if name in keys}
         if numbers:
             chip = find_device("wse2" if on is None else on)
             on = chip.changed(name=chip.name, **numbers)

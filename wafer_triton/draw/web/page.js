@@ -193,7 +193,7 @@ async function start() {
   for (const id of ["row", "column"]) {
     by(id).addEventListener("change", () => {
       const scene = maps[0].scene, at = (field, most) => Math.max(0, Math.min(most - 1, Math.trunc(by(field).valueAsNumber || 0)));
-      page.chosen = at("row", scene.height) * scene.width + at("column", scene.width);
+      choose(at("row", scene.height), at("column", scene.width));
       update();
     });
   }
