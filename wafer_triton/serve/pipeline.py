@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 from math import ceil, inf
 from typing import Protocol
 
@@ -103,7 +104,7 @@ class Pipeline:
         self._counts, self._sums, self._slowest = [0] * groups, [0.0] * groups, [0.0] * groups
         self._phase, self._weights = [0.0] * groups, [0.0] * groups
         self._events: list[tuple[float, int, int, Running | None]] = []
-        self._added = 0
+        self._serial = count()  # of events, in whose order those of a kind are handled at one moment
         self._fresh = 0  # sequences without a token yet
         self._tokens = 0.0  # in all caches at turn 0, if all had begun then
         self._stalled, self._until = 0.0, 0.0  # seconds that a turn takes longer, up to which turn
@@ -201,8 +202,7 @@ class Pipeline:
         self._add(turn, WAKE, None)
 
     def _add(self, turn: float, kind: int, one: Running | None) -> None:
-        self._added += 1
-        heappush(self._events, (turn, kind, self._added, one))
+        heappush(self._events, (turn, kind, next(self._serial), one))
 
     def _changed(self, group: int) -> None:
         times, count, attending = self.times, self._counts[group], self._sums[group]

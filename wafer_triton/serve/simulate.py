@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -16,7 +17,6 @@ from wafer_triton.serve.policies import Policy, View
 from wafer_triton.serve.workload import Request, check_requests
 from wafer_triton.text.progress import Progress, silent
 
-ARRIVE, ENTERED, PREFILLED, MOVED = range(4)
 REPORTS = 100  # of progress in a run
 
 
@@ -50,8 +50,9 @@ class Simulation:
         self.times, self.policy, self.progress = times, policy, progress
         self.organisation = policy.organisation
         self.pipeline = Pipeline(times)
-        self.clock, self.count_events, self.serial, self.longest_queue = 0.0, 0, 0, 0
-        self.heap: list[tuple[float, int, int, Any]] = []
+        self.clock, self.count_events, self.longest_queue = 0.0, 0, 0
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.serial = count()  # of events, which come in this order at one moment
         self.waiting: list[tuple[tuple[float, int], int]] = []
         self.open: tuple[int, int] | None = None  # a prompt of which chunks are to come, and its tokens so far
         self.free = [0.0] * len(times.stages(1, 0, True))  # when each region of prefill is
@@ -68,12 +69,11 @@ class Simulation:
         self.over, self.made = 0, 0  # requests that are over, tokens of the sequences that left decode
         for number, request in enumerate(requests):
             self.served.append(Served(request))
-            self.push(request.arrival, ARRIVE, number)
+            self.push(request.arrival, self.arrived, number)
 
-    def push(self, at: float, kind: int, what: Any) -> None:
-        """Add an event."""
-        self.serial += 1
-        heappush(self.heap, (at, self.serial, kind, what))
+    def push(self, at: float, event: Callable[..., None], *about: Any) -> None:
+        """Let an event come at a time."""
+        heappush(self.events, (at, next(self.serial), event, about))
 
     def arrived(self, number: int) -> None:
         """Queue a request, or refuse one that no empty cache holds."""
@@ -128,12 +128,18 @@ class Simulation:
         self.open = (number, past + tokens) if tokens < left else None
         self.view.prefilling += 1
         self.view.visited += tokens
-        self.push(self.free[0], ENTERED, None)
-        self.push(at, PREFILLED, number if tokens == left else None)
+        self.push(self.free[0], self.entered)
+        self.push(at, self.prefilled, number if tokens == left else None)
         self.actions.note("prefill", number, past, tokens)
 
-    def prefilled(self, number: int) -> None:
-        """Note the token that prefill's head has made; it may be the last of the answer."""
+    def entered(self) -> None:
+        """Let the first region of prefill be free, for `act` to begin the next chunk."""
+
+    def prefilled(self, number: int | None) -> None:
+        """End a chunk, and with the last one (a `number`) note the token of prefill's head, maybe the answer's last."""
+        self.view.prefilling -= 1
+        if number is None:
+            return
         one = self.served[number]
         self.between_tokens(one)
         one.tokens += 1
@@ -225,7 +231,7 @@ class Simulation:
             if self.to_prefill:
                 self.pipeline.advance(self.clock)
                 self.pipeline.paused = True
-            self.push(self.clock + self.times.switch(), MOVED, None)
+            self.push(self.clock + self.times.switch(), self.moved)
 
     def look(self) -> View:
         """Return the present state, by which the organisation decides."""
@@ -252,9 +258,9 @@ class Simulation:
 
     def run(self) -> Run:
         """Handle all events in order."""
-        pipeline, heap = self.pipeline, self.heap
+        pipeline, events = self.pipeline, self.events
         while True:
-            outer = heap[0][0] if heap else inf
+            outer = events[0][0] if events else inf
             inner = pipeline.next()
             at = min(outer, inner)
             if at == inf:
@@ -268,17 +274,10 @@ class Simulation:
             if inner <= outer:
                 self.decoded(*pipeline.pop())
             else:
-                _, _, kind, what = heappop(heap)
-                if kind == ARRIVE:
-                    self.arrived(what)
-                elif kind == MOVED:
-                    self.moved()
-                elif kind == PREFILLED:
-                    self.view.prefilling -= 1
-                    if what is not None:
-                        self.prefilled(what)
+                _, _, event, about = heappop(events)
+                event(*about)
             self.act()
-            if at >= self.samples.due or not heap:
+            if at >= self.samples.due or not events:
                 self.sample()
         assert self.over == len(self.served), f"{self.over} of {len(self.served)} requests are over"
         return Run(
