@@ -15,7 +15,7 @@ from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, WaferError
-from wafer_triton.place.regions import FullError, Placement, PrefillPlacement, decode_regions, place_model
+from wafer_triton.place.regions import FullError, Placement, decode_regions, place_model
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
@@ -123,20 +123,19 @@ def together(first: Mesh, shape: DecoderShape, load: Load, given: Given, block: 
     """Return the times of both phases on the whole device; `block` is one of decode, if it has another mesh."""
     c = constants(first.device)
     blocks = layers.decode_blocks(shape, first, load.context, c) if block is None else [block]
+    choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
 
-    def prefilled(tokens: int) -> Callable[[int], Placement]:
-        choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
-        return lambda caches: inference.first(
+    def placed(tokens: int, caches: int) -> Placement:
+        return inference.first(
             lambda one: place_model(replace(one, batch=caches), choices, tokens, layers.prefill_price(c)), blocks
-        )  # fmt: skip
+        )
 
     if blocks[0].mesh == replace(first, fold=(1, 1)):
-        place = with_caches(prefilled(load.context), shape, first.device, load, given)
-        return of(place, load)
+        return of(with_caches(partial(placed, load.context), shape, first.device, load, given), load)
     held = max(load.context, min(load.batch * load.input, 8 * load.context))
     while True:  # prompts wait in prefill's regions until all weights move
         try:
-            return of(prefilled(held)(blocks[0].batch), load, held=held)
+            return of(placed(held, blocks[0].batch), load, held=held)
         except WaferError:
             if held == load.context:
                 raise
@@ -160,12 +159,11 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
     left, right = replace(device, cols=columns), replace(device, cols=device.cols - columns)
     c = constants(device)
     block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
-
-    def prefilled(mesh: Mesh) -> PrefillPlacement:
-        return inference.prefill_placed(mesh, shape, load.context, c, "full", None, given.where(shape))
-
-    prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
-    own = next(fitting(partial(prefilled, mesh) for mesh in prefills))
+    placings = (
+        partial(inference.prefill_placed, mesh, shape, load.context, c, "full", None, given.where(shape))
+        for mesh in fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
+    )
+    own = next(fitting(placings))
     place = Placement(
         block, own.block, block, block, decode_regions(block), own.regions, own.chunk_tokens, "rectangles"
     )  # fmt: skip
