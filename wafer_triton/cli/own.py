@@ -127,9 +127,7 @@ def _told(path: Path) -> Iterator[None]:
     try:
         with redirect_stdout(sys.stderr):
             yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit as well
+    except (Exception, SystemExit) as error:
         name = str(path.resolve())
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == name]
         if isinstance(error, SyntaxError) and error.filename == name:
