@@ -45,6 +45,7 @@ class WaferForCausalLM(Session):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 
     `placement` are the cores that hold it, `run` the options of its runs; the class methods take both kinds by name.
+    `passes` iterates over the forward passes since `reset`: predicted seconds, and the tokens that each expert got.
 
     Raises BackendError for a missing torch device, SramError or MeshError if the model does not fit the mesh or the
     device. Raises MeshError for head groups that do not fit the model, ShapeError for a size below 1, and
@@ -92,7 +93,8 @@ class WaferForCausalLM(Session):
     ) -> WaferForCausalLM:
         """Make a model from an open checkpoint, a folder in Hugging Face layout, or a name (see `resolve`).
 
-        `options` are the fields of `PlaceOptions` and `RunOptions`; TypeError for any other.
+        `options` are the fields of `PlaceOptions` and `RunOptions` of `wafer_triton.models.options`, such as `mesh`,
+        `device`, `max_length`, `batch` and `emulate_on`; TypeError for any other.
         """
         opened, name = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint), storage_name(dtype)
         weights = opened.weights(torch_dtype(name))
@@ -153,9 +155,11 @@ class WaferForCausalLM(Session):
     def generate(
         self, tokens: Any, max_new_tokens: Any, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:
-        """Return a stream of tokens after a prompt, or after each of a batch: see `Sampling`, `TokenStream`.
+        """Return a stream of the token ids after a prompt of ids, greedy unless `options` say otherwise.
 
-        Raises CacheError at once if a prompt and its new tokens do not fit the cache.
+        With a list of `batch` prompts each step has a token of each, None once its sequence ended. `options` are those
+        of `Sampling`, and `stop`, ids that end a sequence, see `TokenStream` in `wafer_triton.models.generate`. Raises
+        CacheError at once if a prompt and its new tokens do not fit the cache.
         """
         return stream(self, tokens, max_new_tokens, progress, **options)
 

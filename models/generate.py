@@ -267,6 +267,7 @@ def stream(
     for number, prompt in enumerate(batch):
         if len(prompt) == 0:
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
+        model.config.check_tokens(prompt)
         model.room(len(prompt) + max(0, max_new_tokens - 1), len(prompt))
     stop = token_ids(options.pop("stop", ()), "stop")
     sampling = Sampling(**options)  # type: ignore[misc] # `stop` is taken out

@@ -179,7 +179,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
     [
         ("compare", "own.py:bare", "butterfly: which operation it is, only an Intent says; return (Schedule, Intent)"),
         ("compare", "own.py:half", "wrong-values (core (0, 0), "),
-        ("compare", "own.py:norm", "no operation follows from {'x': '(y m) (x n)'"),
+        ("compare", "own.py:norm", "neither a product nor a sum follows from {'x': '(y m) (x n)'"),
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
         ("check", "own.py:wohle", "own.py: there is no function 'wohle'; did you mean 'whole'? (functions: butter"),

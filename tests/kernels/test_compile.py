@@ -20,7 +20,7 @@ TARGETS = {
     "sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "sm_100": ("cuda", 100, 32), "gfx942": ("hip", "gfx942", 64)
 }  # fmt: skip
 MATRIX = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "sm_100": "mma.cta_group", "gfx942": "v_mfma"}
-# bytes that ptxas keeps on the stack, with 56 registers, so that nine programs share an SM
+# bytes that ptxas keeps on the stack, stored once and outside of the loop: with 56 registers nine programs share an SM
 ON_STACK = {("sm_100", "gemm_t 36x96x36-bfloat16"): 8, ("sm_100", "gemm_tn 36x96x36-bfloat16"): 16}
 BARRIERS = 16  # bytes of shared memory beside blocks, for products that run on their own
 

@@ -220,12 +220,12 @@ def test_a_model_that_does_not_fit_the_device_says_by_how_much():
         decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, small))
     text = str(caught.value)
     numbers = re.fullmatch(
-        r"decoder, prefill of \d+ tokens on mesh 2x3 does not fit small: its 81 blocks take (\d+) regions, (\d+) "
-        r"cores, and there are 35; laid out in rows, (\d+) regions of 2x3 find room, with (\d+) of the blocks; .*",
+        r"decoder, prefill of \d+ tokens on mesh 2x3 does not fit small: its 81 blocks take (\d+) regions; on 5 x 7 "
+        r"cores, laid out in rows, (\d+) regions of 2x3 find room, with (\d+) of the blocks; .*",
         text,
     )
-    count, wanted, after, blocks = map(int, numbers.groups())
-    assert wanted == 6 * count and after == 4 < count and 0 < blocks < 81
+    count, after, blocks = map(int, numbers.groups())
+    assert after == 4 < count and 0 < blocks < 81
     roomy = replace(small, rows=2 * count + 2)
     regions = decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, roomy)).regions
     assert len(regions) >= count, "the weights alone take as many"

@@ -150,6 +150,8 @@ def test_stop_tokens_and_lengths(single):
         single.generate([3, 4], 24)
     with pytest.raises(ShapeError, match="max_new_tokens = -1 must be a whole number, 0"):
         single.generate([3, 4], -1)
+    with pytest.raises(ShapeError, match="token 10000 is outside the vocabulary of"):
+        single.generate([3, 10_000], 1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'do_sample'"):
         single.generate([1], 2, do_sample=True)
     with pytest.raises(ShapeError, match="max_new_tokens = 1.5 must be a whole number, 0"):

@@ -87,8 +87,10 @@ def test_unwritten_memory_is_a_wrong_value():
 
 
 def test_a_resident_buffer_that_the_reference_does_not_name_must_stay():
-    verdict = check(a_sum(role="state"), Intent({"x": CUT}, {}, reference=lambda tiles: {}))
-    assert verdict.names == {"wrong-values"}
+    (finding,) = check(a_sum(role="state"), Intent({"x": CUT}, {}, reference=lambda tiles: {})).findings
+    assert finding.verdict == "wrong-values" and ", as it began: a state stays, unless the ref" in finding.message
+    (finding,) = check(a_sum(), Intent({"x": CUT}, {}, reference=lambda tiles: {"x": 2 * tiles["x"]})).findings
+    assert "as it began" not in finding.message
     assert check(a_sum(role="state"), Intent({"x": CUT}, {}, reference=summed)).ok
 
 

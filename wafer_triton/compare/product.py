@@ -129,10 +129,10 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compa
         return _sum(schedule, intent)
     except (ShapeError, KeyError, ValueError, TypeError):
         raise ScheduleError(
-            f"{schedule.name}: give partition specs of a product, such as '(y m) (x k)' and '(y k) (x n)' -> "
+            f"{schedule.name}: neither a product nor a sum follows from {_said(intent.given)} -> "
+            f"{_said(intent.result)}; give partition specs of a product, such as '(y m) (x k)' and '(y k) (x n)' -> "
             f"'(y m) (x n)', or 'm (y k)' and '(y k) (x n)' -> 'm (x n)', or of a sum, such as {{'i': 'y', 'j': 'x'}} "
-            f"-> {{'i': 'y'}}, not arrays; `sweep` and `draw --beside` put other algorithms of your own beside each "
-            f"other; no operation follows from {_said(intent.given)} -> {_said(intent.result)}"
+            f"-> {{'i': 'y'}}; `sweep` and `draw --beside` put other algorithms of your own beside each other"
         ) from None
 
 

@@ -110,11 +110,9 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
     text, times = _beyond("clock_hz", (of.clock_hz,), base.clock_hz, base.clock_hz)
     outside += text
     own_band = max(family["error_band"] for family in families) * (1 + doublings + times)
-    outside += [
-        f"no error band, as the constants were fitted at {number} {getattr(base, number):,.6g}, not "
-        f"{getattr(of, number):,.6g}"
-        for number in numbers
-    ]
+    if numbers:
+        fitted = [f"{number} {getattr(base, number):,.6g}, not {getattr(of, number):,.6g}" for number in numbers]
+        outside.append(f"no error band, as the constants were fitted at {', at '.join(fitted)}")
     return Basis(constants, None if numbers else own_band, tuple(outside))
 
 

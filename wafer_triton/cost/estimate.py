@@ -122,8 +122,9 @@ def decode(
     *, device: DeviceLike = "wse2", model: Model, mesh: MeshLike, context: int, groups: int | None = None,
     program: str = "full", head_groups: int | None = None, dtype: DtypeLike | None = None,
 ) -> Layered:  # fmt: skip
-    """Return the cost of one token of decode, after which the cache holds `context` tokens.
+    """Return the predicted cost of one token of decode, after which the cache holds `context` tokens.
 
+    Raises MeshError if the device, SramError if a core of it, does not hold the model on regions of `mesh`.
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
     `head_groups` the number of head groups on the columns (None: the best that fits; the paper-benchmark program has
     one). Regions lie on the device in rectangles; in the paper-benchmark program they are counted by area, see

@@ -93,6 +93,7 @@ class Cost(Result, Counts):
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     """Return the predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
 
+    `cycles` are as WaferLLM's kernels are written, `tuned_cycles` as HPDC'24's collectives are, `ends` says both.
     Another device is that of another mesh: `as_mesh("4x4", "wse3")`. `using` takes the place of the device's constants;
     either way the constants of the schedule's family count.
     """

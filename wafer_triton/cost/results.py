@@ -70,7 +70,10 @@ class Trained(Result):
 
 @dataclass(frozen=True, repr=False)
 class Layered(Result):
-    """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
+    """A predicted phase of inference: all layers and, in the full program, the embedding and the head.
+
+    Utilisations and `error_band` are shares of 1; `error_band` is None where no fit holds for the device.
+    """
 
     main = ("tokens_per_second", "seconds", "cycles_per_layer", "joules_per_token", "sram_peak_bytes", "error_band")
     units_of = (Prediction, Kernel)

@@ -40,7 +40,8 @@ class Account(Counts):
 
     `hops` and `serial_words` are of the critical path: the links of the longest paths, and the words on the busiest
     link of each run (see `wafer_triton.count.runs`). `link_bytes` are of the whole mesh: bytes times links crossed.
-    `flows` are the most messages on one link in a round, `launches` the kernel launches of an emulation on a GPU (of a
+    `flows` are the most messages on one link in a round. `sram_peak_bytes` are of one physical core, and so are `macs`,
+    of one that takes part in every operation. `launches` are the kernel launches of an emulation on a GPU (of a
     schedule alone there are none).
     """
 

@@ -107,7 +107,7 @@ class Routes(Result):
 
 
 def routes(schedule: Schedule) -> Routes:
-    """Return the routes of a schedule."""
+    """Return the routes of a schedule: `colours` in all, and those at each physical router, `per_core` [rows, cols]."""
     fitted = _fitted(schedule)
     circuits = sum(kind.lines.size * kind.circuits.size for kind in (*fitted.x.kinds, *fitted.y.kinds))
     return _searched(fitted) if fitted.colours > fitted.maximum and circuits <= SEARCHED else fitted

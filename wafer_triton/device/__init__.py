@@ -46,7 +46,8 @@ class Device(_Texted):
     """A mesh of small cores; every number is a physical one and says its unit.
 
     `like` names the measured device whose fitted constants a prediction rests on, in proportion to the numbers here;
-    with None constants follow from these numbers alone. The constructor raises DeviceError when a number makes no
+    with None constants follow from these numbers alone, and the overheads of software count 0. With `routes` None
+    packets carry their route, and no schedule needs too many. The constructor raises DeviceError when a number makes no
     sense, or `like` names no measured device.
     """
 

@@ -27,7 +27,7 @@ MESH_AXES = ("y", "x")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeshTensor:
-    """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`."""
+    """Tiles [rows, cols, *tile] of a tensor of the given shape, cut by `pattern` with axis `sizes`; see `gather`."""
 
     mesh: Mesh
     tiles: torch.Tensor
@@ -48,9 +48,10 @@ class MeshTensor:
 
 
 def scatter(tensor: torch.Tensor, mesh: MeshLike, pattern: str, **sizes: int) -> MeshTensor:
-    """Cut a tensor into tiles [rows, cols, *tile] of its dtype.
+    """Cut a tensor into tiles [rows, cols, *tile] of its dtype, padded with zeros where the mesh does not divide it.
 
-    Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
+    `sizes` are of axes that a pattern groups, such as `d=2` in "(y h d) (x k)". Raises ShapeError when the pattern does
+    not name the tensor's dimensions, or one of the `sizes` does not divide its dimension.
     """
     import torch  # patterns are parsed where there is no torch
 

@@ -25,8 +25,9 @@ MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their wo
 class Mesh:
     """`rows` x `cols` cores of `device`, a Device or a value for `device`, the first at `origin` (row, column).
 
-    `shape` is the logical (rows, cols), the grid that schedules and tiles are written for. Raises MeshError when empty
-    or when the region leaves the device.
+    `shape` is the logical (rows, cols), the grid that schedules and tiles are written for: (rows, cols) times `fold`,
+    as each core does the work of so many logical rows and columns. Raises MeshError when empty or when the region
+    leaves the device.
     """
 
     rows: int

@@ -182,7 +182,7 @@ class Program:
         return Prediction.of(price(self.schedule), self.schedule.mesh.device)
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
-        """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
+        """Give a buffer new values, shaped as `read` returns them, rounded to the buffer's dtype."""
         values = self.executor.local_tiles(self.schedule, self._buffer(name), tiles)
         self.memory[name].copy_(values)
         self._stale -= {name}

@@ -45,11 +45,11 @@ Operand = Tensor | MeshTensor
 class How(TypedDict, total=False):
     """Where and how an operation runs.
 
-    `mesh` is a side, "8x12", a pair or a Mesh; a MeshTensor brings its own. With `exchange` "explicit" tiles move round
-    by round, with "elided" a core reads a tile from where it lies: operations, their order and the bits are the same.
-    `backend` "torch" computes all cores in a batch; "triton" runs a program a core on a GPU, or on a CPU under
-    TRITON_INTERPRET=1, and is the default for CUDA tensors. An `executor` has its own of both, see
-    `distributed.executor`. With `record` a Record is returned beside the result.
+    `mesh` is a side, "8x12", a pair or a Mesh; only a MeshTensor needs none, as it brings its own. With `exchange`
+    "explicit" (the default) tiles move round by round, with "elided" a core reads a tile from where it lies:
+    operations, their order and the bits are the same. `backend` "torch" computes all cores in a batch; "triton" runs a
+    program a core on a GPU, or on a CPU under TRITON_INTERPRET=1, and is the default for CUDA tensors. An `executor`
+    takes the place of both, see `distributed.executor`. With `record` the call returns (result, Record).
     """
 
     mesh: MeshLike
@@ -101,9 +101,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def spelled(operation: F) -> F:
     """Return an operation whose signature and docstring list the keywords of `How`, so that `help` shows them."""
+    defaults = {"exchange": "explicit"}  # of others None: a MeshTensor brings its mesh
     kind, signature = inspect.Parameter, inspect.signature(operation)
     own = [each for each in signature.parameters.values() if each.kind is not kind.VAR_KEYWORD]
-    rest = [kind(key, kind.KEYWORD_ONLY, annotation=hint.__forward_arg__) for key, hint in How.__annotations__.items()]
+    rest = [
+        kind(key, kind.KEYWORD_ONLY, default=defaults.get(key), annotation=hint.__forward_arg__)
+        for key, hint in How.__annotations__.items()
+    ]
     operation.__signature__ = signature.replace(parameters=[*own, *rest])  # type: ignore[attr-defined]
     operation.__doc__ = f"{(operation.__doc__ or '').rstrip()}{(How.__doc__ or '').partition('.')[2]}"
     return operation

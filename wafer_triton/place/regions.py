@@ -304,14 +304,13 @@ def _pack_regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str)
 
 def _full_message(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid: int, layout: str) -> str:
     """Return the message of regions that do not fit after the first `laid`."""
-    wanted = sum(mesh.rows * mesh.cols for mesh, _ in packed)
     blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)
-    how = "laid out in rows" if layout == "rectangles" else "by area"
-    cores = device.cores if layout == "rectangles" else device.wafer_cores
-    room = f"{laid:,} {'region' if laid == 1 else 'regions'} of {packed[max(laid - 1, 0)][0]}"
+    rectangles = f"{device.rows} x {device.cols} cores, laid out in rows"
+    on = rectangles if layout == "rectangles" else f"{device.wafer_cores:,} cores, by area"
+    room = f"{numbered(laid, 'regions')} of {packed[max(laid - 1, 0)][0]}"
     return (
-        f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
-        f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks"
+        f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions; on {on}, {room} find "
+        f"room, with {blocks:,} of the blocks"
     )
 
 

@@ -90,7 +90,8 @@ class Builder:
     ) -> str:  # fmt: skip
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        `dtype` is "fp32", "bf16" or "fp16", or "int8" or "fp8" for stored weights; other arguments are as in `Buffer`.
+        `dtype` is "fp32", "bf16" or "fp16", or "int8" or "fp8" for stored weights. Roles and all other arguments are
+        those of `wafer_triton.schedule.rounds.Buffer`.
         Raises ScheduleError for sizes that are not positive whole numbers, an unknown role, or a name that stands for a
         different buffer; DtypeError for an unknown dtype.
         """

@@ -21,8 +21,9 @@ AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # Azure Public Datase
 def read_trace(path: str | Path) -> list[Request]:
     """Return the requests of a trace in the order of their arrival, the first at 0.
 
-    A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
-    seconds or an ISO date and time. Raises ConfigError, which names the file and the line, for anything else.
+    A trace is CSV with the columns arrival, input and output (tokens), or those of `AZURE`, or JSON lines with the
+    first three as keys. An arrival is a number of seconds or an ISO date and time. Raises ConfigError, which names the
+    file and the line, for anything else.
     """
     path = Path(path)
     text = read_text(path)

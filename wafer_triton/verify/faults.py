@@ -110,8 +110,9 @@ class Verdict:
 
 
 def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
-    """Return the faults of a schedule, which may be a draft.
+    """Return the faults of a schedule, which may be a draft; `ok` of the verdict is True without any.
 
+    With an intent that has a `reference` they include the first value that differs from it on random tiles in fp64.
     After a malformed, off-mesh or deadlocked round the later readings are left out: they would be guesswork. Raises
     ScheduleError for an intent that does not fit the schedule.
     """

@@ -29,7 +29,7 @@ class Intent:
 
     `reference` computes the results plainly, from the given tiles to the resulting tiles: both go by buffer
     name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. Its NaN elements are not
-    judged.
+    judged. A weight, cache or state that it does not return must end as it began.
 
     Tiles are random. `draw`, a function of a run's tiles and its number from 0, returns tiles to replace some of them.
     `runs` is the number of runs that reach all of a schedule.

@@ -3,8 +3,8 @@
 Every given tile is filled with random quarters, from 1/4 to 7/4 and of both signs: sums and products of them are exact
 in fp64, no term of a sum is zero, and exponents stay small. Every other run takes eight times these values, so that a
 softmax without its maximum overflows. Tiles that the intent calls copies are equal. All other memory is NaN. Results
-must equal the reference's within the rounding of fp64. A resident buffer that the reference does not name must end
-as it began. Where a result is wrong, `wafer_triton.verify.shares` follows the given tiles to where that began.
+must equal the reference's within the rounding of fp64. A weight, cache or state that the reference does not name must
+end as it began. Where a result is wrong, `wafer_triton.verify.shares` follows the given tiles to where that began.
 
 A schedule that is too much work is sampled: tiles are compared where some mesh rows and columns cross, and only their
 inputs are computed.
@@ -82,7 +82,8 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         if mismatch is not None:
             began = _explanation(schedule, intent, tiles, compared, work, mismatch)
             unnamed = [given for given in tiles if given not in intent.given] if intent.draw is None else []
-            return [mismatch.finding(schedule, began, unnamed)]
+            stays = schedule.buffers[name].given and bool((want == tiles[name]).all())
+            return [mismatch.finding(schedule, began, unnamed, stays)]
     return []
 
 
@@ -149,7 +150,7 @@ def draw_tiles(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict
         quarters = (size * (2 * sign - 1)).double() / 4
         quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *tiles_shape(schedule, name))
-    return tiles if intent.draw is None else _with_draws(schedule, tiles, intent.draw)
+    return tiles if intent.draw is None else _with_draws(schedule, tiles, intent.draw, runs)
 
 
 def _copies(schedule: Schedule, intent: Intent, name: str) -> NDArray[np.int64]:
@@ -170,10 +171,10 @@ def copied_tiles(schedule: Schedule, intent: Intent) -> dict[str, tuple[int, int
 
 
 def _with_draws(
-    schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
-) -> dict[str, Tensor]:  # fmt: skip
+    schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles], runs: int
+) -> dict[str, Tensor]:
     """Replace random tiles by those that the intent's `draw` returns, rounded to the buffer's dtype."""
-    for run in range(len(next(iter(tiles.values()), ()))):
+    for run in range(runs):
         for name, new in _evaluate(schedule, "draw", draw, tiles, run, run).items():
             if name not in tiles or new.numel() != tiles[name][run].numel():
                 raise ScheduleError(
@@ -270,9 +271,12 @@ class _Mismatch:
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, began: str, unnamed: list[str]) -> Finding:
+    def finding(self, schedule: Schedule, began: str, unnamed: list[str], stays: bool) -> Finding:
         slot, core = schedule.place(self.buffer, self.cell)
         message = f"ends with {self.got:.7g} in element {self.element} of {slot}, not with {self.want:.7g}"
+        if stays:
+            role = schedule.buffers[self.buffer].role
+            message += f", as it began: a {role} stays, unless the reference returns it"
         message += f"; {began}" if began else ""
         if unnamed:
             message += f"; `given` of the intent does not name {', '.join(unnamed)}, so tiles of it differ on all cores"

@@ -80,9 +80,8 @@ predicted over measured, less 1.
 ## Fitted and held out
 
 The constants of the cost model are fitted on measurements of a WSE-3 (public result files of WaferLLM's kernels) and on
-eight cells of WaferLLM's paper (He et al., OSDI 2025), which are of a WSE-2. All tables and the text below are the
-paper's. Each number is counted once, and numbers that follow from others are not counted (see "Derived numbers").
-{counted}
+eight cells, of a WSE-2, of WaferLLM's paper (He et al., OSDI 2025), whose tables and text are those below. Numbers that
+follow from others are not counted (see "Derived numbers"). {counted}
 
 {top}
 
@@ -97,26 +96,25 @@ What is missed, and why:
 
 - **Requests of Llama-3-8B with short answers** (table 2):
   {requests}.
-  The likely cause is the prefill on 660 x 660, which table 3 lacks. The 4,096 columns of 8B make 7 a core there, as on
-  600 x 600, and 6 on 720 x 720. So prefill on 660 x 660 has the tiles of 600 x 600 in more rounds, and is predicted to
-  be slower. With the prefill of 720 x 720 the errors are {elsewhere}.
+  The likely cause is the prefill on 660 x 660, which table 3 lacks. It has the tiles of 600 x 600, 7 of the 4,096
+  columns a core, in more rounds, so it is predicted to be slower. With the prefill of 720 x 720, 6 columns a core, the
+  errors are {elsewhere}.
 - **The KV cache of Llama-2-13B** (table 5): {cache}.
-  The same count gives the cache of 8B. It is {layers}, which the paper does not state; the cause is
-  not known.
+  The cause is not known: the same count gives the cache of 8B. It is {layers}, which the paper does not
+  state.
 - **MeshGEMM over Cannon**: published as 2 to 3 times as fast, predicted as
   {Cannon} times for {sizes} on 720 x 720.
   The likely cause is the overlap: here a shift over the whole row hides completely beside a product of tiles that are
   not small.
 - **MeshGEMM over SUMMA**: published as 2 to 3 times as fast, predicted as {SUMMA} times for the same
   products. The likely cause is the routes: SUMMA is taken to need a route for each column, more than a core has, so
-  that tiles are relayed core by core. The vendor's SUMMA changes a few routes between steps instead; what a
-  change costs is published nowhere, so it is not priced. On a device with
-  enough routes (`wse2,routes=100000`) it is {free} times.
+  that tiles are relayed core by core. The vendor's SUMMA changes a few routes between steps instead, at a cost that is
+  published nowhere. On a device with enough routes (`wse2,routes=100000`) it is {free} times.
 
 ## What was not fitted
 
-The worst cell of each kind, with the errors of all held-out cells of that kind. The last row is of the
-[tuned end](#judged-by-another-groups-collectives) of a price, beside closed forms.
+The errors of all held-out cells of a kind, and the worst of them. The last row is of the [tuned
+end](#judged-by-another-groups-collectives) of a price, beside closed forms.
 
 {five}
 
@@ -132,10 +130,9 @@ side, a request by the meshes of prefill and decode, a row of a WSE-3 by its mes
 What does a schedule of your own take? `price` names two ends: cycles as WaferLLM's kernels are written, by the
 constants of this page, and cycles if it is tuned like the collectives of Luczynski et al. ("Near-Optimal Wafer-Scale
 Reduce", HPDC'24, [arXiv 2404.15888](https://arxiv.org/abs/2404.15888)), by one cycle a word and a hop and
-2 T_R + 1 = 5 a stage and a round. Nothing is claimed between the two, and the tuned end has no error band. Its judges
-are that group's closed forms of P cores and B words, within 4 % of a CS-2 by its own measurements; nothing is fitted on
-them. The price of a run has the form of their T = max(C, E / N + L) + (2 T_R + 1) D, so what is judged is how rounds
-are counted. {exact}
+2 T_R + 1 = 5 a stage and a round. Nothing is claimed between the two, and the tuned end has no error band. That group's
+closed forms of P cores and B words, within 4 % of a CS-2 by its own measurements, judge it; nothing is fitted on them.
+A run is priced as their T = max(C, E / N + L) + (2 T_R + 1) D, so they judge how rounds are counted. {exact}
 
 {collectives}
 
@@ -146,13 +143,12 @@ The others:
   link need no more than P - 1 cycles.
 - **Ring of fewer words than cores**: a chunk is B / P words in the closed form, a fraction, and one word here.
 
-The last column is the price of the same rounds by the constants of WaferLLM's kernels, over the closed form: what a
-round costs there is what an all-reduce in many rounds can win by tuning. The forms are of collectives alone. For
-products the tuned end takes the peak of the device, and vector operations as free: there it bounds, and predicts
-nothing. The cycles of a multiply-add in fp32 (2.71, read from the 349.0 TFLOP/s of an SGEMM on a CS-2) are of the first
-end, and that product is no evidence for them.
+The last column is the price of the same rounds by the constants of WaferLLM's kernels, over the closed form: what an
+all-reduce in many rounds can win by tuning. For products the tuned end takes the peak of the device, and vector
+operations as free: there it bounds, and predicts nothing. The cycles of a multiply-add in fp32 (2.71, read from the
+349.0 TFLOP/s of an SGEMM on a CS-2) are of the first end, and that product is no evidence for them.
 
-Closed form in cycles; behind a stroke the price where it differs:
+Closed form in cycles, then the price where it differs:
 
 {forms}
 
@@ -163,8 +159,8 @@ in the vendor's fabric simulator of a WSE-2 ([Jorineg/cerebras](https://github.c
 {stencils}
 
 The first row is of code for one value a core, which multiplies and adds the words as they arrive; its 16 cycles lie
-between the ends. All others are misses: this code takes 1.6 to 2.5 times the first end. A vector operation of large
-tiles takes it 1.2 cycles an element; the rate of fp16, 0.34, and the SRAM, 0.5 in fp32, allow less. No measurement of
+between the ends. All others are misses: this code takes 1.6 to 2.5 times the first end. Its vector operations take 1.2
+cycles an element of a large tile; the rate of fp16, 0.34, and the SRAM, 0.5 in fp32, allow less. No measurement of
 silicon has vector operations in fp32, so nothing follows from it here.
 
 ## Derived numbers
@@ -173,11 +169,10 @@ These numbers of the paper follow from others that it publishes, so they say not
 
 {derived}
 
-The power of a WSE-2, 15 kW, is itself read from these ratios: each fits 37.5 A100s of 400 W. So predicted joules are
-seconds times an assumed power, and no measurement confirms them. The requests of table 2 are counted, but not
-independent of tables 3 and 4: they run the same prefill and decode on other meshes, and re-place weights and cache in
-between. Prefill makes the first token and each other token takes a decode step, so two answers to one prompt differ by
-decode alone. `wafer-triton validate --table all` lists all derived numbers.
+`wafer-triton validate --table all` lists them. The power of a WSE-2, 15 kW, is itself read from these ratios: each fits
+37.5 A100s of 400 W. So predicted joules are seconds times an assumed power, and no measurement confirms them. The
+requests of table 2 are counted, but not independent of tables 3 and 4: they run the same prefill and decode on other
+meshes, and re-place weights and cache in between; two answers to one prompt differ by decode alone.
 
 ## The fit
 
@@ -186,9 +181,8 @@ of rows, which then predict that group: without all rows of one mesh, of one til
 
 {fit}
 
-MeshGEMV is fitted on meshes of 80 x 80 and more. The last two rows are the eight cells of tables 3 and 4. The 66 rows
-of MeshGEMM are of 11 tiles, so rows left out by tile say more about new sizes than rows left out by mesh. Errors on
-each mesh, as mean / worst:
+MeshGEMV is fitted on meshes of 80 x 80 and more. The 66 rows of MeshGEMM are of 11 tiles, so rows left out by tile say
+more about new sizes than rows left out by mesh. Errors on each mesh, as mean / worst:
 
 {meshes}
 
@@ -206,12 +200,11 @@ constant with its source.
   and holds the timers: without it the layer would take {untimed} in place of {timed} cycles. So decode on a WSE-3 is
   predicted as too slow by an unknown part of that. The paper's runs on a WSE-2 are without timers.
 - **The clock of the WSE-2 is 1.1 GHz in the paper; other work on the same machine says 0.85 GHz.** Its times are turned
-  into cycles with 1.1 GHz. Fitted at 0.85 GHz, the errors of the eight cells are {slow_fit} (mean /
-  worst) instead of {fit_error}. So these cells do not tell the clock, but `decode_step_cycles` falls from
-  {step} to {slow_step}. Predicted tokens per second would stay about the same, and their cycles fall by a quarter.
-  A GEMV alone rests on constants of a WSE-3 and would take {later} times as long: the errors of table 6 would be
-  {slow_gemv} instead of {gemv}. Cycles of a WSE-3 do not depend on it.
-  That fit is printed by
+  into cycles with 1.1 GHz. The cells do not tell which is right: fitted at 0.85 GHz, the errors of the eight are
+  {slow_fit} (mean / worst) instead of {fit_error}, predicted tokens per second stay about the
+  same, cycles fall by a quarter, and `decode_step_cycles` falls from {step} to {slow_step}. A GEMV alone rests on
+  constants of a WSE-3 and would take {later} times as long: the errors of table 6 would be {slow_gemv}
+  instead of {gemv}. That fit is printed by
   `wafer-triton validate wafer_triton/cost/calibrate/wse2_llm.csv --fit --device wse2,clock_hz=850000000`.
 - **Two published numbers were known when a rule was chosen**: that a WSE-2 takes the routing stage of a WSE-3. They are
   the GEMV of 16,384 x 16,384 (table 6) and the vendor's pipeline (text).
