@@ -64,7 +64,7 @@ def _sweep(
     figures = grid.feasible(rows)[0]
     shown = show or next((name for name in PREFERRED if name in figures), list(figures)[len(swept)])
     _check_shown(rows, swept, shown)
-    texts = [*_tables(rows, swept, shown, title), *_masked(rows)]
+    texts = [_table(rows, swept, shown, title), *_masked(rows)]
     if any("joules" in name for name in figures) and _changes_power(swept, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
     texts += [ENDS] if "tuned_cycles" in figures else []
@@ -141,7 +141,7 @@ def _settings(settings: Sequence[str], over: Over) -> dict[str, Any]:
     return options
 
 
-def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table | str]:
+def _table(rows: list[Row], over: Over, shown: str, title: str) -> Table | str:
     """Return the table of the rows that have figures; if they are too many to read, a line that says how many."""
     from wafer_triton.compare.grid import feasible, size
     from wafer_triton.compare.sweep import LEGEND
@@ -149,12 +149,12 @@ def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table |
 
     held = feasible(rows)
     if len(rows) > MOST_SHOWN:
-        return [f"{title}\n{size(over)}, {len(held):,} with figures; --out FILE.csv has them"]
+        return f"{title}\n{size(over)}, {len(held):,} with figures; --out FILE.csv has them"
     columns = [name for name in dict.fromkeys((*over, shown, *TABLED)) if any(name in row for row in held)]
     said = [
         {name: LEGEND.asked(name, row[name]) if name in over else row.get(name) for name in columns} for row in held
     ]
-    return [Table(said, LEGEND, title=title)]
+    return Table(said, LEGEND, title=title)
 
 
 def _masked(rows: list[Row]) -> list[str]:

@@ -120,7 +120,7 @@ def fastest_prefill(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, giv
 
 
 def together(first: Mesh, shape: DecoderShape, load: Load, given: Given, block: Block | None = None) -> Priced:
-    """Return the times of both phases on the whole device; `block` is one of decode, if it has another mesh."""
+    """Return the times of both phases on the whole device; `block` is decode's (None: on the mesh of prefill)."""
     c = constants(first.device)
     blocks = layers.decode_blocks(shape, first, load.context, c) if block is None else [block]
     choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
