@@ -92,8 +92,8 @@ FAULTS = {
         "tests/parity/test_generate.py::test_top_k_and_top_p_keep_the_likeliest",
     ),
     "draw": Fault(
-        "wafer_triton/draw/trace_events.py", "(4, each.start, cost.link_cycles)",
-        "(4, each.start, cost.compute_cycles)", "tests/draw/test_trace_events.py",
+        "wafer_triton/draw/trace_events.py", "(of.start, cost.link_cycles)",
+        "(of.start, cost.compute_cycles)", "tests/draw/test_trace_events.py",
     ),
     "train": Fault(
         "wafer_triton/train/dies.py", "else hops * link)", "else link)", "tests/train/test_dies.py",

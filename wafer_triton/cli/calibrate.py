@@ -12,7 +12,7 @@ from wafer_triton.cli.app import FOLDER, made, refuse
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, writing
-from wafer_triton.text.quantity import PREDICTED, Legend, digits, unit
+from wafer_triton.text.quantity import PREDICTED, Legend, digits, numbered, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
@@ -111,10 +111,6 @@ DERIVED = "numbers that follow from other published ones, and so are no evidence
 FOLLOWING = ("quantity", "model or product", "system", "published", "follows")
 
 
-def _rows(number: int) -> str:
-    return f"{number:,} row{'s' * (number != 1)}"
-
-
 def _said(errors: dict[str, float]) -> str:
     """Return the mean and the worst of some errors in words."""
     return f"mean error {100 * errors['mean_error']:.2f} %, worst {100 * errors['worst_error']:.2f} %"
@@ -128,7 +124,7 @@ def _validate_own(families: list[OwnFamily], json: bool) -> int:
     answer = {}
     texts: list[str | Table] = []
     for each in families:
-        errors, title = each.errors(), f"{each.family} on {each.device.name}: {_rows(len(each.rows))}"
+        errors, title = each.errors(), f"{each.family} on {each.device.name}: {numbered(len(each.rows), 'rows')}"
         rows = [
             {"row": row.name, "measured": row.measured, "predicted": row.measured * (1 + error), "error": error}
             for row, error in zip(each.rows, errors, strict=True)
@@ -161,7 +157,7 @@ def _fit_own(families: list[OwnFamily], json: bool) -> int:
             certain = "-" if error is None else f"+- {digits(error)}"
             rows.append((name, digits(one.before[name]), digits(after), certain, legend.unit(name)))
         beside = f", beside {one.beside} calibration rows" if one.beside else ""
-        title = f"{one.own.family} on {one.own.device.name}: fitted on {_rows(len(one.own.rows))}{beside}"
+        title = f"{one.own.family} on {one.own.device.name}: fitted on {numbered(len(one.own.rows), 'rows')}{beside}"
         texts.append(Table.rows(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
         errors = [spread(errors) for errors in (one.errors_before, one.errors_after)]
         texts.append("of these rows: {} now; {} fitted".format(*map(_said, errors)))

@@ -16,7 +16,6 @@ from wafer_triton.text.quantity import unit
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 OWN = {"accuracy": unit("")}
 MOST = 1e30  # of any figure of a record
-AXES = ("performance", "cost", "accuracy")
 
 
 def _cap(*runs: Path, accuracy: Sequence[float] = (), watts: float | None = None, json: bool = False) -> int:
@@ -73,12 +72,11 @@ def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
         "accuracy": [row.get("accuracy") for row in rows],
     }
     scaled: list[dict[str, float]] = [{} for _ in rows]
-    for axis in AXES:
-        if any(value is None for value in values[axis]):
-            continue
-        low, high = min(values[axis]), max(values[axis])
-        for place, value in zip(scaled, values[axis], strict=True):
-            place[axis] = 1.0 if high == low else (value - low) / (high - low)
+    for axis, own in values.items():
+        if None not in own:
+            low, high = min(own), max(own)
+            for place, value in zip(scaled, own, strict=True):
+                place[axis] = 1.0 if high == low else (value - low) / (high - low)
     return scaled
 
 

@@ -102,8 +102,8 @@ def _time(subject: str, mesh: Any, sizes: Sequence[Any], options: dict[str, Any]
         rows = getattr(library, f"bench_{subject}")(mesh, *sizes, **options, progress=progress)
     on = executor(options.get("backend"), "explicit", options.get("emulate_on", "auto"))
     where = described(on).partition(", exchange")[0]
-    *vectors, k, n = sizes
-    shapes = f"[{vectors[0] if vectors else 1}, {k}] x [{k}, {n}] in {options.get('dtype', 'fp32')}"
+    m, k, n = (1, *sizes)[-3:]  # a gemv has one vector
+    shapes = f"[{m}, {k}] x [{k}, {n}] in {options.get('dtype', 'fp32')}"
     table = Table.of(rows, title=f"{subject} {shapes} on mesh {mesh}, {EMULATED}")
     threads = torch.get_num_threads()
     answer = {"emulated": where, "threads": threads, "torch": torch.__version__, "rows": table}

@@ -33,8 +33,7 @@ def _devices(name: str | None = None, /, *, json: bool = False) -> int:
     }
     texts: list[str | Table] = []
     for part, (entries, legend) in parts.items():
-        origins = {name: origin(shown, entry) for name, entry in entries.items()}
-        texts += [_sourced(f"{part} of {shown.name}", entries, legend, origins), ""]
+        texts += [_sourced(shown, part, entries, legend), ""]
     texts += [_followers(shown), "", *_fits(shown), ""]
     if note := energy_note(shown):
         texts += [note, ""]
@@ -47,18 +46,16 @@ def _presets() -> Table:
     rows = [["cores", *(f"{each.rows} x {each.cols}" for each in devices)]]
     for name in vars(devices[0]):
         if name not in ("name", "rows", "cols", "base"):
-            values = [getattr(each, name) for each in devices]
-            packets = name == "routes"
-            cells = ("packets" if packets and one is None else legend.shown(name, one) for one in values)
-            rows.append([legend.label(name), *cells])
+            rows.append([legend.label(name), *(legend.shown(name, getattr(each, name)) for each in devices)])
     return Table.rows(["", *(each.name for each in devices)], rows)
 
 
-def _sourced(title: str, entries: Mapping[str, Sourced], legend: Legend, origins: Mapping[str, str]) -> Table:
-    """Return numbers of a device's spec: value with its standard error, unit, meaning, kind, source.
+def _sourced(of: Device, part: str, entries: Mapping[str, Sourced], legend: Legend) -> Table:
+    """Return a part of a device's spec: value with its standard error, unit, meaning, kind, source.
 
-    `origins` say of each entry where the device has it from; a table of empty ones has no column for them.
+    Of a device that is no preset there is a column for where each number is from.
     """
+    origins = {name: origin(of, entry) for name, entry in entries.items()}
     own = not set(origins.values()) <= {"", "derived"}  # no preset
     rows = []
     for name, entry in entries.items():
@@ -66,7 +63,7 @@ def _sourced(title: str, entries: Mapping[str, Sourced], legend: Legend, origins
         texts = (name, _value(entry.value) + certain, legend.unit(name), legend.label(name), entry.kind)
         rows.append((*texts, *((origins[name],) if own else ()), entry.source))
     head = ("", "value", "unit", "meaning", "kind", *(("from",) if own else ()), "source")
-    return Table.rows(head, rows, title=title, left=len(head))
+    return Table.rows(head, rows, title=f"{part} of {of.name}", left=len(head))
 
 
 def _sheet(of: Device) -> dict[str, Any]:

@@ -170,8 +170,8 @@ def _product(
         name, shapes = "all_reduce", ((*on.shape, *sizes),)
         options = (*options, ("axis", axis))
     else:
-        *vectors, k, n = sizes
-        shapes = ((vectors[0] if vectors else 1, k), (k, n))
+        m, k, n = (1, *sizes)[-3:]  # a gemv has one vector
+        shapes = ((m, k), (k, n))
     return _built(algorithm, recipe(name, on, dtype_name(dtype), shapes, options))
 
 

@@ -76,12 +76,13 @@ def _say(message: str, code: int) -> int:
     from wafer_triton.cli import ranks
     from wafer_triton.errors import WaferError
 
+    if not message:
+        return code
     with suppress(WaferError):  # `first_to_say` may raise the error that `message` reports already
-        if not message or not ranks.first_to_say(message):
+        if not ranks.first_to_say(message):
             return code
-    if message:
-        with suppress(OSError):  # stderr may be closed
-            print(message, file=sys.stderr, flush=True)
+    with suppress(OSError):  # stderr may be closed
+        print(message, file=sys.stderr, flush=True)
     return code
 
 

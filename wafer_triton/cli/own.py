@@ -70,13 +70,13 @@ def function_of(reference: str, drafts: bool = False) -> Callable[..., OwnSchedu
     if not path.is_file():
         fault = "is a folder, not a file; give a file" if path.is_dir() else "there is no such file"
         raise ConfigError(f"{path}: {fault}")
-    with _told(path), redirect_stdout(sys.stderr):
+    with _told(path):
         module = _run(path)
     function = _function(module, path, name)
 
     @functools.wraps(function)
     def called(*args: Any, **arguments: Any) -> OwnSchedule:
-        with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
+        with _told(path), drafting() if drafts else nullcontext():
             result = function(*args, **arguments)
         return _own(result, path, name)
 
@@ -123,12 +123,11 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Whatever the user's code raises, in one line with the line of the file."""
+    """Whatever the user's code raises, in one line with the line of the file; its output goes to stderr."""
     try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit as well
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
         name = str(path.resolve())
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == name]
         if isinstance(error, SyntaxError) and error.filename == name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,10 +29,10 @@ def profiled(path: Path | None) -> Iterator[Callable[[], object]]:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines would stand in the middle of the text
 
     def export(done: Any) -> None:
-        with TemporaryDirectory() as folder:  # torch renames a file of its own to the path, were it a device
-            done.export_chrome_trace(str(Path(folder) / "trace.json"))
-            with writing(path), path.open("wb") as out, (Path(folder) / "trace.json").open("rb") as made:
-                shutil.copyfileobj(made, out)
+        with TemporaryDirectory() as folder, writing(path):
+            made = Path(folder) / "trace.json"  # torch renames a file of its own to the path, were it a device
+            done.export_chrome_trace(str(made))
+            path.write_bytes(made.read_bytes())
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a trace that begins with the first step is meant

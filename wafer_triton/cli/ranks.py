@@ -60,12 +60,15 @@ def of_first(work: Callable[[], T]) -> T:
     return result
 
 
+def joined() -> bool:
+    """Return whether this rank is in a process group, for which torch must have been loaded."""
+    distributed = sys.modules.get("torch.distributed")
+    return count() > 1 and distributed is not None and distributed.is_initialized()
+
+
 def first_to_say(message: str) -> bool:
     """Return whether no other rank has printed this already; before the ranks have joined, rank 0 alone prints."""
-    distributed = sys.modules.get("torch.distributed")
-    if count() == 1:
-        return True
-    if distributed is None or not distributed.is_initialized():
+    if not joined():
         return number() == 0
     with suppress(RuntimeError):  # the store may be gone with its rank
         from wafer_triton.emulate.ranks.group import set_once
@@ -76,6 +79,5 @@ def first_to_say(message: str) -> bool:
 
 def leave() -> None:
     """Leave the process group, if this rank is in one, once all have done their work."""
-    distributed = sys.modules.get("torch.distributed")
-    if count() > 1 and distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group()
+    if joined():
+        sys.modules["torch.distributed"].destroy_process_group()

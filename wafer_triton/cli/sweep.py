@@ -14,7 +14,7 @@ from wafer_triton.device import LAW
 from wafer_triton.device import device as find_device
 from wafer_triton.draw.figure import KINDS
 from wafer_triton.errors import ConfigError, DrawError
-from wafer_triton.text.quantity import ENDS, PREDICTED
+from wafer_triton.text.quantity import ENDS, PREDICTED, numbered
 
 if TYPE_CHECKING:
     from wafer_triton.compare.grid import Over, Row
@@ -26,6 +26,7 @@ TABLED = (
     "tokens_per_second", "user_tokens_per_second", "cycles", "tuned_cycles", "seconds", "joules_per_token", "regions",
     "sram_peak_bytes", "error_band",
 )  # fmt: skip
+PREFERRED = ("tokens_per_second", "shift_tokens")  # columns that are shown, before the first one of an estimate
 MOST_REASONS = 5  # that are printed, the most frequent first
 SHORT = 100  # points of a sweep that reports no progress
 
@@ -60,12 +61,13 @@ def _sweep(
             raise
         interrupted = True
     title = f"{kind} over {' and '.join(swept)}, {PREDICTED}" + f": {sweeps.asked(options)}" * bool(options)
-    shown = show or _first_figure(rows, swept)
+    figures = grid.feasible(rows)[0]
+    shown = show or next((name for name in PREFERRED if name in figures), list(figures)[len(swept)])
     _check_shown(rows, swept, shown)
-    texts = [*_tables(rows, swept, shown, title), *_masked(rows)]
-    if any("joules" in name for name in grid.feasible(rows)[0]) and _changes_power(swept, options):
+    texts = [_table(rows, swept, shown, title), *_masked(rows)]
+    if any("joules" in name for name in figures) and _changes_power(swept, options):
         texts.append(f"power follows {LAW}; give power_watts to change it")
-    texts += [ENDS] if "tuned_cycles" in grid.feasible(rows)[0] else []
+    texts += [ENDS] if "tuned_cycles" in figures else []
     texts += [note] if (note := sweeps.unmoved(rows, swept)) else []
     names = []
     for file in out:
@@ -139,15 +141,7 @@ def _settings(settings: Sequence[str], over: Over) -> dict[str, Any]:
     return options
 
 
-def _first_figure(rows: list[Row], over: Over) -> str:
-    """Return tokens per second, or the tokens of a cache by shift, or the first figure of a row without both."""
-    from wafer_triton.compare.grid import feasible
-
-    row = feasible(rows)[0]
-    return next((name for name in ("tokens_per_second", "shift_tokens") if name in row), list(row)[len(over)])
-
-
-def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table | str]:
+def _table(rows: list[Row], over: Over, shown: str, title: str) -> Table | str:
     """Return the table of the rows that have figures; if they are too many to read, a line that says how many."""
     from wafer_triton.compare.grid import feasible, size
     from wafer_triton.compare.sweep import LEGEND
@@ -155,12 +149,12 @@ def _tables(rows: list[Row], over: Over, shown: str, title: str) -> list[Table |
 
     held = feasible(rows)
     if len(rows) > MOST_SHOWN:
-        return [f"{title}\n{size(over)}, {len(held):,} with figures; --out FILE.csv has them"]
+        return f"{title}\n{size(over)}, {len(held):,} with figures; --out FILE.csv has them"
     columns = [name for name in dict.fromkeys((*over, shown, *TABLED)) if any(name in row for row in held)]
     said = [
         {name: LEGEND.asked(name, row[name]) if name in over else row.get(name) for name in columns} for row in held
     ]
-    return [Table(said, LEGEND, title=title)]
+    return Table(said, LEGEND, title=title)
 
 
 def _masked(rows: list[Row]) -> list[str]:
@@ -171,7 +165,7 @@ def _masked(rows: list[Row]) -> list[str]:
     for reason, count in counts.most_common(MOST_REASONS):
         example = next(row for row in absent if row["reason"] == reason)
         point = ", ".join(f"{name} {value}" for name, value in example.items() if name != "reason")
-        more = f" and {count - 1:,} other{'s' * (count > 2)}" * (count > 1)
+        more = f" and {numbered(count - 1, 'others')}" * (count > 1)
         texts.append(f"no figures at {point}{more}: {reason}")
     if len(counts) > MOST_REASONS:
         texts.append(f"no figures for {len(counts) - MOST_REASONS:,} other reasons, which a CSV has")
@@ -180,7 +174,7 @@ def _masked(rows: list[Row]) -> list[str]:
 
 def _check_shown(rows: list[Row], over: Over, shown: str) -> None:
     """Raise ConfigError for a column that no row has numbers in."""
-    if all(shown not in row or not isinstance(row[shown], int | float) for row in rows):
+    if not any(isinstance(row.get(shown), int | float) for row in rows):
         columns = ", ".join(name for name in max(rows, key=len) if name not in over)
         raise ConfigError(f"--show {shown}: there is no such column; columns: {columns}")
 

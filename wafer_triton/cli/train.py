@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.answer import tell
-from wafer_triton.cli.app import made
+from wafer_triton.cli.app import given, made
 from wafer_triton.errors import ConfigError, DeviceError
 from wafer_triton.text.quantity import Legend, numbered, quantity, unit
 from wafer_triton.text.table import Table
 
 if TYPE_CHECKING:
-    from wafer_triton.train.dies import Wafer
+    from wafer_triton.train.dies import Link, Wafer
     from wafer_triton.train.planner import TrainingPlan
 
 WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
@@ -70,19 +70,17 @@ def wafer_of(name: str, forwarding: str | None, link_rate: float | None, failed:
     """Return the wafer with the changes that options make."""
     from wafer_triton.train.dies import wafer
 
-    changes: dict[str, Any] = {"forwarding": forwarding} if forwarding else {}
-    if link_rate is not None:
-        changes["link_bytes_per_second"] = link_rate * 1e12
-    if failed:
-        links = []
-        for text in failed:
-            found = re.fullmatch(r"(\d+),(\d+)-(\d+),(\d+)", text)
-            if not found:
-                raise DeviceError(f"--failed {text!r}: give two neighbouring dies by row and column, such as 0,0-0,1")
-            row, col, to_row, to_col = map(int, found.groups())
-            links.append(((row, col), (to_row, to_col)))
-        changes["failed"] = frozenset(links)
-    return replace(wafer(name), **changes)
+    links = frozenset(map(_link, failed))
+    changes = given(forwarding=forwarding, link_bytes_per_second=link_rate and link_rate * 1e12)
+    return replace(wafer(name), failed=links, **changes)
+
+
+def _link(text: str) -> Link:
+    ends = re.fullmatch(r"(\d+),(\d+)-(\d+),(\d+)", text)
+    if not ends:
+        raise DeviceError(f"--failed {text!r}: give two neighbouring dies by row and column, such as 0,0-0,1")
+    row, col, to_row, to_col = map(int, ends.groups())
+    return (row, col), (to_row, to_col)
 
 
 def workload_of(name: str | None, config: Path | None, sequence: int | None, batch: int | None) -> Any:

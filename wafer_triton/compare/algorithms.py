@@ -6,7 +6,7 @@ and the cycles that the same rounds are predicted to take on the wafer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from wafer_triton.device.layout import axes, letters
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.schedule import Schedule
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 from wafer_triton.text.quantity import figures, named, unit
 from wafer_triton.text.table import Results, Table
 from wafer_triton.verify.intent import Intent
@@ -73,18 +73,13 @@ def _beside(
 ) -> Results[AlgorithmRow]:
     """Return rows for recipes of the user's own, and for all algorithms of a product."""
     mesh, wanted = product.mesh, product.values(values)
-    names = (*own, *product.algorithms)
     recipes, counts, costs = {}, {}, {}
-    for number, name in enumerate(names):
+    for name in reported("algorithms", (*own, *product.algorithms), progress):
         recipes[name] = own[name] if name in own else product.by(name)
         counts[name], costs[name] = account(recipes[name].schedule), price(recipes[name].schedule)
-        progress("algorithms", number + 1, len(names))
     c = constants(mesh.device)
     best = min(latency(counted, c) for counted in counts.values())
-    errors = {}
-    for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
-        errors[name] = error
-        progress("values", number + 1, len(names))
+    errors = _errors(recipes, product, progress) if wanted else {}
     rows = [
         AlgorithmRow(
             algorithm=name,
@@ -143,8 +138,8 @@ def _busy(built: Recipe, product: Compared) -> float:
     return share
 
 
-def _errors(recipes: Mapping[str, Recipe], product: Compared) -> Iterator[tuple[str, float]]:
-    """Yield the largest error of each algorithm against fp64, relative to the largest value, on one random product."""
+def _errors(recipes: Mapping[str, Recipe], product: Compared, progress: Progress) -> dict[str, float]:
+    """Return the largest error of each algorithm against fp64, relative to the largest value, on one random product."""
     import torch
 
     from wafer_triton.device.dtype import torch_dtype
@@ -153,6 +148,8 @@ def _errors(recipes: Mapping[str, Recipe], product: Compared) -> Iterator[tuple[
     generator, dtype = torch.Generator().manual_seed(0), torch_dtype(product.dtype)
     a, b = (torch.randn(shape, generator=generator).to(dtype) for shape in product.shapes)
     exact = a.double() @ (b.double().mT if product.transposed else b.double())
-    for name, built in recipes.items():
+    errors = {}
+    for name, built in reported("values", recipes.items(), progress):
         got = run(built, (a, b), executor(emulate_on="cpu")).gather().double()
-        yield name, float((got - exact).abs().max() / exact.abs().max())
+        errors[name] = float((got - exact).abs().max() / exact.abs().max())
+    return errors

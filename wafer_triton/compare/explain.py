@@ -17,7 +17,7 @@ from wafer_triton.cost.results import Capacity
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, WaferError
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 from wafer_triton.text.quantity import Legend, digits, quantity, unit
 from wafer_triton.text.table import Result, Table
 
@@ -153,10 +153,7 @@ def explain(kind: str, *, device: DeviceLike = "wse2", progress: Progress = sile
         return _speed(figure, KINDS[kind](device=of, **arguments)) / _speed(figure, base)
 
     varied = [name for name in VARIED if getattr(chip, name)]
-    effects = {}
-    for number, name in enumerate(varied, 1):
-        effects[name] = _effect(chip, name, speed)
-        progress("estimates", number, len(varied))
+    effects = {name: _effect(chip, name, speed) for name in reported("estimates", varied, progress)}
     return Explanation(
         title=f"{kind} on {chip.name}: {asked({n: each for n, each in arguments.items() if n != 'program'})}",
         figure=figure,

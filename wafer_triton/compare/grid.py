@@ -15,6 +15,7 @@ from typing import Any
 from wafer_triton.device.keys import number_of
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.files import listed
+from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
 
 REASON = "reason"  # the column of a row without figures
@@ -44,7 +45,7 @@ def size(over: Over) -> str:
     """Return the number of points in words, such as "40 x 40 = 1,600 points"."""
     counts = [len(values) for values in over.values()]
     each = " x ".join(f"{count:,}" for count in counts)
-    return f"{each} = {prod(counts):,} points" if len(counts) > 1 else f"{each} point{'s' * (counts != [1])}"
+    return f"{each} = {prod(counts):,} points" if len(counts) > 1 else numbered(counts[0], "points")
 
 
 def feasible(rows: Iterable[Row]) -> list[Row]:
@@ -68,7 +69,7 @@ def parsed(text: str) -> tuple[str, list[Any]]:
     name = name.strip().strip("-").replace("-", "_")
     if not name or not sign or not given:
         raise ConfigError(f"--over {text!r}: write NAME=A,B,... or NAME=FROM:TO:STEP")
-    ranged = ":" in given and all(_is_number(part) for part in given.split(":"))
+    ranged = ":" in given and all(isinstance(plain(part), int | float) or not part for part in given.split(":"))
     words = _named(given) if name in ("model", "device") else [part.strip() for part in given.split(",")]
     values = _range(text, given) if ranged else [plain(word) for word in words]
     for value in values:
@@ -91,10 +92,6 @@ def _named(given: str) -> list[str]:
 def plain(text: str) -> Any:
     """Return a word of the command line as the whole number, the number or the truth value that it stands for."""
     return {"true": True, "false": False}.get(text, number_of(text))
-
-
-def _is_number(text: str) -> bool:
-    return isinstance(plain(text), int | float) or not text
 
 
 def _range(text: str, given: str) -> list[Any]:

@@ -21,7 +21,7 @@ from wafer_triton.device import DeviceLike
 from wafer_triton.device.dtype import DtypeLike, dtype_name, torch_dtype
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import MeshError, ShapeError
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 from wafer_triton.text.quantity import named, unit
 
 if TYPE_CHECKING:
@@ -93,12 +93,11 @@ def _rows(
         MATMUL: (lambda: torch.matmul(a, b, out=out), lambda: out),
         **{exchange: _program(made, own, a, b) for exchange, own in executors.items()},
     }
-    for number, (row, (run, result)) in enumerate(programs.items()):
+    for row, (run, result) in reported("rows", programs.items(), progress):
         times = timed(where, run, seconds)
         error = float((result().double() - exact).abs().max() / exact.abs().max())
         first = rows[0].seconds if rows else times.seconds
         rows.append(TimedRow(row, times.seconds, times.least, times.seconds / first, error, times.rounds, times.how))
-        progress("rows", number + 1, len(programs))
     return [*rows[1:], rows[0]]
 
 

@@ -19,7 +19,7 @@ from wafer_triton.decoder.block import Block, SubLayer, schedule
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.schedule.steps import Rounds, distinct, flat, uses
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 from wafer_triton.text.quantity import figures, named, unit
 
 if TYPE_CHECKING:
@@ -73,12 +73,11 @@ def decoder_layer(
     sub_layers = [(phase, *sub_layer) for phase, several in phases.items() for sub_layer in several]
     operations = []
     with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
-        for number, (phase, own, sub_layer, args) in enumerate(sub_layers):
+        for phase, own, sub_layer, args in reported("sub-layers", sub_layers, progress):
             operations += [
                 _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, own))
                 for step in _steps(schedule(sub_layer, own, *args))
             ]
-            progress("sub-layers", number + 1, len(sub_layers))
     return operations
 
 

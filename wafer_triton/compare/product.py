@@ -103,9 +103,10 @@ def taking_part(schedule: Schedule) -> float:
     mesh = schedule.mesh
     busy = np.zeros(mesh.cores, bool)
     for round_ in schedule.rounds:
-        moving = (side for each in round_.exchanges for side in (each.moves.senders, each.moves.receivers))
-        for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
-            busy[cores.flat(mesh)] = True
+        for op in round_.locals:
+            busy[op.cores(mesh)] = True
+        for exchange in round_.exchanges:
+            busy[exchange.moves.senders.flat(mesh)] = busy[exchange.moves.receivers.flat(mesh)] = True
     return float(busy.reshape(mesh.rows, mesh.fold[0], mesh.cols, mesh.fold[1]).any((1, 3)).mean())
 
 

@@ -40,7 +40,7 @@ from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.serve.batch import Batched
 from wafer_triton.serve.batch import batch as turn
 from wafer_triton.shape.read import Model
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 from wafer_triton.text.quantity import Legend, figures, unit
 from wafer_triton.text.table import Result
 
@@ -188,11 +188,12 @@ def estimates(
     values = {name: [_value(name, value, arguments) for value in given] for name, given in over.items()}
     fixed = {name: value if name == "device" else _value(name, value, arguments) for name, value in fixed.items()}
     base = fixed.pop("device", "wse2" if isinstance(kind, str) else None)
-    set_ = {name: fixed.pop(name) for name in list(fixed) if name in KEYS and name not in arguments}
+    keys = KEYS.keys() - arguments.keys()
+    set_ = {name: fixed.pop(name) for name in list(fixed) if name in keys}
 
     def figures(point: Point) -> Row:
         on = point.get("device", base)
-        numbers = {name: value for name, value in (set_ | point).items() if name in KEYS and name not in arguments}
+        numbers = set_ | {name: value for name, value in point.items() if name in keys}
         if numbers:
             chip = find_device("wse2" if on is None else on)
             on = chip.changed(name=chip.name, **numbers)
@@ -202,7 +203,7 @@ def estimates(
 
     every, none, reason = points(values), True, WaferError()
     middle = every[len(every) // 2]
-    for number, point in enumerate(every, 1):
+    for point in reported("points", every, progress):
         named = point | {name: str(getattr(point[name], "name", point[name])) for name in OVERLAID if name in over}
         try:
             found = figures(point)
@@ -213,7 +214,6 @@ def estimates(
         else:
             none = False
             yield named | {f"estimated_{name}" if name in point else name: each for name, each in found.items()}
-        progress("points", number, len(every))
     if none:
         prefix = f"none of {size(over)} has figures; at {asked(middle)}: " if len(every) > 1 else ""
         raise type(reason)(f"{prefix}{reason}") from None

@@ -83,13 +83,9 @@ def repeats(device: str, once: float, longest: float) -> tuple[int, int]:
     return times, max(ROUNDS[0], min(ROUNDS[1], int(longest / (once * times))))
 
 
-def timed(device: str, run: Run, longest: float = LONGEST, graph: bool = True) -> RunTimes:
-    """Return the times of a run on a device, after a first run that does not count; without a `graph`, of calls."""
-    if graph:
-        replay, how = captured(device, run)
-    else:
-        replay, how = run, "calls"
-        run()
+def timed(device: str, run: Run, longest: float = LONGEST) -> RunTimes:
+    """Return the times of a run on a device, after a first run that does not count."""
+    replay, how = captured(device, run)
     once = min(elapsed(device, replay) for _ in range(2))
     times, rounds = repeats(device, once, longest)
     seconds = [elapsed(device, lambda: [replay() for _ in range(times)]) / times for _ in range(rounds)]

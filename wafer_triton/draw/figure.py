@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from wafer_triton.errors import BackendError, DrawError, writing
-from wafer_triton.text.quantity import quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,8 +66,9 @@ def picture(
     kind = ".png"
     if not hasattr(out, "write"):
         out = path_of(out)
-        check_kind(out)
         kind = out.suffix.lower()
+        if kind not in KINDS:
+            raise DrawError(f"{out}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -121,12 +121,6 @@ def path_of(path: str | PathLike[str]) -> Path:
     return Path(path)
 
 
-def check_kind(path: Path) -> None:
-    """Raise DrawError for another kind of file than `KINDS`."""
-    if path.suffix.lower() not in KINDS:
-        raise DrawError(f"{path}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
-
-
 def numbers_of(path: str | Path | IO[bytes]) -> dict[str, list[float]]:
     """Return the numbers that a PNG picture says it shows."""
     from PIL import Image
@@ -153,26 +147,6 @@ def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str]) -> None:
         entries.append(Patch(color=REST, label=f"{rest} smaller"))
     where = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": min(max(1, len(entries)), _ABREAST)}
     axes.legend(handles=entries, borderaxespad=0, handlelength=1, handleheight=1, **where)
-
-
-def maps(figure: Any, images: Mapping[str, Any], *, label: str, top: float) -> None:
-    """Draw arrays [rows, cols] of bytes side by side on one scale from 0 to `top`, each under its name."""
-    many = figure.subplots(1, len(images), squeeze=False)[0]
-    for axes, (name, values) in zip(many, images.items(), strict=True):
-        image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
-        axes.set(title=name, xlabel="column")
-        whole_ticks(axes, 6 if len(images) == 1 else 3)
-    many[0].set_ylabel("row")
-    bar = figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
-    byte_ticks(bar.ax.yaxis, top)
-
-
-def byte_ticks(axis: Any, top: float) -> None:
-    """Put ticks at bytes, a power of 2 apart, for an axis that ends at `top`."""
-    from matplotlib.ticker import MultipleLocator
-
-    axis.set_major_locator(MultipleLocator(next(1 << power for power in range(60) if (8 << power) >= top)))
-    axis.set_major_formatter(lambda value, _: quantity(value, "B"))
 
 
 def whole_ticks(axes: Any, most: int = 6) -> None:

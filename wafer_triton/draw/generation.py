@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
 
+COUNTS = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes")  # of an account
+
+
 @dataclass(frozen=True)
 class Generation:
     """One generated text and the counts of its run; seconds are emulation time, except in `predicted`."""
@@ -59,7 +62,6 @@ class Generation:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        account = self.account
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -69,9 +71,9 @@ class Generation:
             "load_seconds": self.load_seconds,
             "prefill_seconds": self.prefill_seconds,
             "decode_seconds": self.decode_seconds,
-            "predicted": {phase: dict(values) for phase, values in self.predicted.items()},
-            "cap": {phase: dict(values) for phase, values in self.cap.items()},
-            "passes": [dict(each) for each in self.passes],
+            "predicted": self.predicted,
+            "cap": self.cap,
+            "passes": self.passes,
             "device": self.mesh.device.name,
             **_own_numbers(self.mesh.device),
             "mesh": str(self.mesh),
@@ -81,11 +83,7 @@ class Generation:
             **self.settings,
             "sram_bytes": self.mesh.device.sram_bytes,
             "sram_peak_bytes": self.sram_peak_bytes,
-            "rounds": account.rounds,
-            "hops": account.hops,
-            "messages": account.messages,
-            "link_bytes": account.link_bytes,
-            "busiest_link_bytes": account.busiest_link_bytes,
+            **{count: getattr(self.account, count) for count in COUNTS},
             "regions": [
                 {
                     "origin": list(region.mesh.origin),

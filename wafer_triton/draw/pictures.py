@@ -13,7 +13,8 @@ import numpy as np
 
 from wafer_triton.cost.price import Cost, Interval, intervals, price
 from wafer_triton.count.account import Loads, link_loads
-from wafer_triton.draw.figure import Numbers, Out, coloured, legend, maps, picture
+from wafer_triton.draw.figure import AMOUNTS, Numbers, Out, coloured, legend, picture, whole_ticks
+from wafer_triton.draw.trace_events import BARS, bars
 from wafer_triton.errors import DrawError
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.text.quantity import quantity
@@ -31,7 +32,11 @@ def links(schedule: Schedule, out: Out) -> Figure:
         most, mean = max(used), sum(used) / len(used)
         point = f"The busiest link carries {quantity(most, 'B')}, {most / mean:.2g} times the mean of links in use"
     with picture(out, 0.7 + 3.6 / max(2, len(loads)), title, point) as (figure, numbers):
-        _links(figure, loads, numbers)
+        numbers |= {f"bytes to the {way}": [float(load.sum())] for way, load in loads.items()}
+        if loads:
+            _maps(figure, loads)
+        else:
+            figure.subplots().set(title="no core sends", xticks=[], yticks=[])
     return figure
 
 
@@ -53,14 +58,20 @@ def _cycles(cost: Cost) -> str:
     return f"{cost.cycles:,.0f} predicted cycles ({cost.tuned_cycles:,.0f} if tuned), {share:.0f} % {name}"
 
 
-def _links(figure: Any, loads: Loads, numbers: Numbers) -> None:
-    """Draw bytes by sending core, one map for each direction in use."""
-    if not loads:
-        figure.subplots().set(title="no core sends", xticks=[], yticks=[])
-        return
-    numbers |= {f"bytes to the {way}": [float(load.sum())] for way, load in loads.items()}
+def _maps(figure: Any, loads: Loads) -> None:
+    """Draw bytes by sending core, a map for each direction in use, side by side on one scale from 0."""
+    from matplotlib.ticker import MultipleLocator
+
     top = max(int(load.max()) for load in loads.values())
-    maps(figure, {f"to the {way}": load for way, load in loads.items()}, label="bytes over the run", top=top)
+    panels = figure.subplots(1, len(loads), squeeze=False)[0]
+    for axes, (way, load) in zip(panels, loads.items(), strict=True):
+        image = axes.imshow(load, vmin=0, vmax=top, cmap=AMOUNTS, interpolation="nearest")
+        axes.set(title=f"to the {way}", xlabel="column")
+        whole_ticks(axes, 6 if len(loads) == 1 else 3)
+    panels[0].set_ylabel("row")
+    axis = figure.colorbar(image, ax=list(panels), label="bytes over the run", shrink=0.9).ax.yaxis
+    axis.set_major_locator(MultipleLocator(next(1 << power for power in range(60) if (8 << power) >= top)))
+    axis.set_major_formatter(lambda value, _: quantity(value, "B"))
 
 
 def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None:
@@ -71,21 +82,16 @@ def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None
     for each in placed:
         cycles[each.label] = cycles.get(each.label, 0.0) + each.cost.cycles
     colours = coloured(cycles)
-    tracks = ("compute", "wait or set up", "busiest link")
-    many: dict[tuple[int, str], list[tuple[float, float]]] = {}  # bars of one track and colour are one object
+    many: dict[tuple[str, str], list[tuple[float, float]]] = {}  # bars of one track and colour are one object
     for each in placed:
-        cost, colour = each.cost, colours[each.label]
-        waiting = cost.communication_cycles
-        bars = ((each.start + waiting, cost.compute_cycles), (each.start, waiting), (each.start, cost.link_cycles))
-        for track, bar in enumerate(bars):
-            if bar[1] > 0:
-                many.setdefault((track, colour), []).append(bar)
-    for (track, colour), bars_ in many.items():
-        edge = colour if track else "white"  # an edge would fill a thin bar
-        axes.broken_barh(bars_, (track - 0.4, 0.8), facecolors=colour, edgecolors=edge, linewidth=0.4)
+        for track, bar in bars(each).items():
+            many.setdefault((track, colours[each.label]), []).append(bar)
+    for (track, colour), own in many.items():
+        edge = "white" if track == "compute" else colour  # an edge would fill a thin bar
+        axes.broken_barh(own, (BARS.index(track) - 0.4, 0.8), facecolors=colour, edgecolors=edge, linewidth=0.4)
     numbers["end of the timeline"] = [placed[-1].end]
     numbers |= {f"cycles of {label}": [each] for label, each in cycles.items()}
-    axes.set(yticks=range(3), yticklabels=tracks, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))
+    axes.set(yticks=range(3), yticklabels=BARS, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))
     axes.set(xlabel="cycles, predicted on the wafer")
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter("{x:,.0f}")

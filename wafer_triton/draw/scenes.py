@@ -7,7 +7,7 @@ cores. Many rounds are added up over frames, so that every page stays small.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
@@ -52,7 +52,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
     for unknown in (each for each in fills if each not in schedule.buffers):
         raise DrawError(f"{schedule.name}: there is no buffer {unknown!r} to fill; give {', '.join(schedule.buffers)}")
-    mesh, kinds = schedule.mesh, {round_: number for number, round_ in enumerate(_once(schedule))}
+    mesh, kinds = schedule.mesh, {round_: number for number, round_ in enumerate(dict.fromkeys(schedule.rounds))}
     side = max(mesh.shape)
     block = 1 if side <= SIDE else -(-max(mesh.rows, mesh.cols) // SIDE)
     whole, cost, operation = account(schedule), price(schedule), judged(schedule)
@@ -76,7 +76,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         "kinds": [
             {"label": round_.label}
             | {name: getattr(counts[round_], name) for name in ("hops", "messages", "link_bytes")}
-            for round_ in _once(schedule)
+            for round_ in kinds
         ],
         "timeline": [
             {"first": each.first, "last": each.last, "label": each.label, "start": each.start, "end": each.end}
@@ -92,7 +92,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None, fill
         "verdict": operation.verdict,
     }
     if plain["detailed"]:
-        plain |= {"moves": _moves(schedule), "routes": _routes(schedule), "moving": moving(schedule)}
+        plain |= {"moves": _moves(schedule, kinds), "routes": _routes(schedule), "moving": moving(schedule)}
     if values is not None:
         plain["values"] = {"figures": FIGURES, "start": _summed(values.start)}
         plain["values"]["rounds"] = [_summed(each) for each in values.rounds]
@@ -130,11 +130,6 @@ def _largest(scene: Plain) -> str:
     return f"{cycles / max(1e-9, sums.total()):.0%} {name}"
 
 
-def _once(schedule: Schedule) -> list[Round]:
-    """Return the different rounds of a schedule in order."""
-    return list(dict.fromkeys(schedule.rounds))
-
-
 def _frames(schedule: Schedule, block: int) -> list[Plain]:
     """Return bytes over links by direction, row by row, in every frame: in as many successive rounds as a page holds.
 
@@ -154,17 +149,16 @@ def _frames(schedule: Schedule, block: int) -> list[Plain]:
     return plain
 
 
-def _moves(schedule: Schedule) -> Plain:
-    """Return the exchanges and the local operations of every round."""
+def _moves(schedule: Schedule, rounds: Iterable[Round]) -> Plain:
+    """Return the exchanges and the local operations of rounds."""
     numbers = {name: number for number, name in enumerate(schedule.buffers)}
 
     def slot(of: Slot) -> list[Any]:
-        index = of.index.tolist() if isinstance(of.index, np.ndarray) else of.index
-        return [numbers[of.buffer], index, of.axis]
+        return [numbers[of.buffer], _listed(of.index), of.axis]
 
     def exchange(of: Exchange) -> Plain:
         send, recv, lines = of.moves.table
-        ends = {"send": send.tolist(), "recv": recv.tolist(), "lines": _list(lines)}
+        ends = {"send": send.tolist(), "recv": recv.tolist(), "lines": _listed(lines)}
         return {"axis": of.axis, "src": slot(of.src), "dst": slot(of.dst)} | ends
 
     return {
@@ -174,13 +168,13 @@ def _moves(schedule: Schedule) -> Plain:
                 "locals": [
                     {"op": op.op, "outs": [slot(out) for out in op.outs], "ins": [slot(given) for given in op.ins]}
                     | {
-                        "where": _list(None if op.where is None else op.where.flat(schedule.mesh)),
+                        "where": _listed(op.where and op.where.flat(schedule.mesh)),
                         "sums": _summed_from(op),
                     }
                     for op in round_.locals
                 ],
             }
-            for round_ in _once(schedule)
+            for round_ in rounds
         ]
     }
 
@@ -192,8 +186,9 @@ def _summed_from(op: Local) -> str | None:
     return "output" if local.find(op.op).accumulates(op.params) else None
 
 
-def _list(lines: Any) -> list[int] | None:
-    return None if lines is None else lines.tolist()
+def _listed(numbers: Any) -> Any:
+    """Return an array as a list, and a number or None as it is."""
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
 
 
 def _routes(schedule: Schedule) -> Plain:

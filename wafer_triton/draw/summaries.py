@@ -5,7 +5,6 @@ Values come from a program that runs round by round, so they are results of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,31 +67,31 @@ def values(program: Program, buffer: str, core: tuple[int, int]) -> Table:
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """
-    rows = [("start", "", *_cells(_figures(program.held(buffer).core(*core))))]
+    rows = [("start", "", *_cells(program.held(buffer).core(*core)))]
     for state in program.rounds():
         if buffer in written(program.schedule.rounds[state.round]):
             tile = state[buffer].core(*core)
-            rows.append((str(state.round), state.label or "-", *_cells(_figures(tile))))
+            rows.append((str(state.round), state.label or "-", *_cells(tile)))
     head = ("round", "step", *FIGURES, "first numbers")
     return Table.rows(head, rows, title=f"{program.schedule.name}: {buffer} of core {core}", left=2)
 
 
-def _figures(tile: Any) -> list[float]:
-    """Norm, range and first numbers of a torch tile."""
-    flat = tile.double().flatten()
-    return [float(flat.norm()), float(flat.min()), float(flat.max()), *flat[:FIRST].tolist()]
-
-
-def _cells(figures: list[float]) -> Iterator[str]:
-    yield from (f"{figure:.4g}" for figure in figures[: len(FIGURES)])
-    yield " ".join(f"{figure:.4g}" for figure in figures[len(FIGURES) :])
+def _cells(tile: Any) -> tuple[str, ...]:
+    """Return the figures and the first numbers of a torch tile as texts."""
+    *figures, first = np.split(_figures(tile.flatten()[None])[0], range(1, len(FIGURES) + 1))
+    return tuple(" ".join(f"{number:.4g}" for number in each) for each in (*figures, first))
 
 
 def _summary(program: Program, name: str) -> Summaries:
     """Return the summaries of all cores' tiles of a buffer."""
+    return _figures(program.read(name).flatten(0, 1).flatten(1))
+
+
+def _figures(tiles: Any) -> Summaries:
+    """Return norm, range and first numbers of torch tiles [tiles, numel]."""
     import torch
 
-    tiles = program.read(name).flatten(0, 1).flatten(1).double()
-    figures = torch.stack([tiles.norm(dim=1), tiles.amin(1), tiles.amax(1)], 1)
-    summed: Summaries = torch.cat([figures, tiles[:, :FIRST]], 1).numpy()
+    exact = tiles.double()
+    figures = torch.stack([exact.norm(dim=1), exact.amin(1), exact.amax(1)], 1)
+    summed: Summaries = torch.cat([figures, exact[:, :FIRST]], 1).numpy()
     return summed

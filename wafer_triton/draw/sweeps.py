@@ -5,7 +5,7 @@ It is a column wide and stays legible at 8 cm. Figures are predicted on the wafe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +52,8 @@ def curves(rows: Rows, over: Sequence[str], shown: str, out: Out, *, title: str 
             axes.plot([], [], "x", ms=3, color=REST, label="no figures, see CSV")
         axes.set(xlabel=LEGEND.head(across), ylabel=LEGEND.head(shown))
         axes.margins(y=0.12)
-        _named_ticks(axes.xaxis, places)
+        if any(not isinstance(value, int | float) for value in places):
+            axes.xaxis.set_ticks(list(places.values()), list(map(str, places)))
         axes.grid(alpha=0.3)
         if others or any(REASON in row for row in rows):
             _legend(axes)
@@ -117,12 +118,6 @@ def _band(axes: Any, x: Sequence[float], held: Rows, shown: str, colour: str) ->
     values = [row.get(shown, np.nan) for row in held]
     low, high = ([value * (1 + s * band) for value, band in zip(values, bands, strict=True)] for s in (-1, 1))
     axes.fill_between(x, np.maximum(low, 0), high, color=colour, alpha=0.15, lw=0)
-
-
-def _named_ticks(axis: Any, places: Mapping[Any, float]) -> None:
-    """Put names at places that stand for words."""
-    if any(not isinstance(value, int | float) for value in places):
-        axis.set_ticks(list(places.values()), [str(value) for value in places])
 
 
 def _said(title: str) -> str:

@@ -7,6 +7,7 @@ change places hold the tiles of one operand in turn. A tile is shown where it wa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -25,41 +26,39 @@ class Tiles:
         self.schedule, self.mesh = schedule, schedule.mesh
         self.names = list(schedule.buffers)
         cores = np.arange(self.mesh.cores)
-        # of every cell, core * slots + slot: the number of the buffer where its tile began, and the core
-        self._born, self._core = {}, {}
+        # of every cell, core * slots + slot: the buffer's number * cores + the core, where its tile began; -1: none
+        self._tiles = {}
         self.last: Where = {}
         for number, (name, buffer) in enumerate(schedule.buffers.items()):
-            given = buffer.given
-            self._born[name] = np.full(buffer.slots * self.mesh.cores, number if given else -1)
-            self._core[name] = np.repeat(cores if given else np.full_like(cores, -1), buffer.slots)
-            self.last[name] = self._core[name][:: buffer.slots].copy()
+            self._tiles[name] = np.repeat(np.where(buffer.given, number * cores.size + cores, -1), buffer.slots)
+            self.last[name] = np.where(buffer.given, cores, -1)
 
     def step(self, round_: Round) -> None:
         """Move and make tiles as a round does."""
         ends = [exchange.moves.ends(self.mesh) for exchange in round_.exchanges]
         sent = [self.held(exchange.src, send) for exchange, (send, _) in zip(round_.exchanges, ends, strict=True)]
         for exchange, (_, recv), tiles in zip(round_.exchanges, ends, sent, strict=True):
-            self._write(exchange.dst, recv, *tiles)
+            self._write(exchange.dst, recv, tiles)
         for op in round_.locals:
             cores = op.cores(self.mesh)
             for slot in op.outs:
-                made = np.full_like(cores, self.names.index(slot.buffer)), cores
-                self._write(slot, cores, *(self.held(op.ins[0], cores) if op.op == "copy" else made))
+                made = self.names.index(slot.buffer) * self.mesh.cores + cores
+                self._write(slot, cores, self.held(op.ins[0], cores) if op.op == "copy" else made)
 
-    def held(self, slot: Slot, cores: Index) -> tuple[Index, Index]:
-        """Return the tiles of some cores in a slot: the numbers of the buffers and of the cores where they began."""
+    def held(self, slot: Slot, cores: Index) -> Index:
+        """Return the tiles of some cores in a slot: number of the buffer * cores + core, where they began; -1: none."""
         cells = self.schedule.cells(slot, cores)
         if slot.index is None:  # its first slot stands for the whole buffer
             cells = cells[:, 0]
-        return self._born[slot.buffer][cells], self._core[slot.buffer][cells]
+        return self._tiles[slot.buffer][cells]
 
     def where(self) -> Where:
         """Return where the tiles of every buffer lie now."""
         return {name: cores.reshape(self.mesh.shape).copy() for name, cores in self.last.items()}
 
-    def _write(self, slot: Slot, cores: Index, born: Index, began: Index) -> None:
-        cells = self.schedule.cells(slot, cores)
-        self._born[slot.buffer][cells.T], self._core[slot.buffer][cells.T] = born, began
+    def _write(self, slot: Slot, cores: Index, tiles: Index) -> None:
+        self._tiles[slot.buffer][self.schedule.cells(slot, cores).T] = tiles
+        born, began = np.divmod(tiles, self.mesh.cores)
         for origin in np.unique(born[born >= 0]).tolist():
             mine = born == origin
             self.last[self.names[origin]][cores[mine]] = began[mine]
@@ -80,10 +79,7 @@ def after(schedule: Schedule, round: int) -> Where:
             f"{schedule.name}: round {round!r} is not one of its {len(schedule.rounds)} rounds; give 0 to "
             f"{len(schedule.rounds) - 1}, or -1 for the start"
         )
-    tiles = Tiles(schedule)
-    for round_ in schedule.rounds[: round + 1]:
-        tiles.step(round_)
-    return tiles.where()
+    return Tiles(schedule).where() if round < 0 else next(islice(rounds(schedule), round, None))
 
 
 def moving(schedule: Schedule) -> dict[str, str]:
@@ -91,7 +87,7 @@ def moving(schedule: Schedule) -> dict[str, str]:
     tiles, along = Tiles(schedule), dict[str, set[str]]()
     for round_ in schedule.rounds:
         for exchange in round_.exchanges:
-            born = tiles.held(exchange.src, exchange.moves.ends(tiles.mesh)[0])[0]
+            born = tiles.held(exchange.src, exchange.moves.ends(tiles.mesh)[0]) // tiles.mesh.cores
             for origin in np.unique(born[born >= 0]).tolist():
                 along.setdefault(tiles.names[origin], set()).add(exchange.axis)
         tiles.step(round_)

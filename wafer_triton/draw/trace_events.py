@@ -7,7 +7,7 @@ more, neighbours are one, so that durations still add up to its price.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import groupby
 from operator import add
@@ -19,35 +19,31 @@ from wafer_triton.draw.trace import held
 from wafer_triton.schedule.schedule import Schedule
 
 MOST = 5000  # runs of rounds, each of some events: a file of a few megabytes
-TRACKS = ("steps", "runs of rounds", "compute", "wait or set up", "busiest link")
+BARS = ("compute", "wait or set up", "busiest link")  # of a run of rounds
+TRACKS = ("steps", "runs of rounds", *BARS)
 
 Event = dict[str, Any]
 
 
 def events(schedule: Schedule, name: str, most: int) -> Iterator[Event]:
     """Yield the events of a schedule's trace, whose process is called `name`."""
-    yield from heads(name, f"{schedule.mesh}, predicted", enumerate(TRACKS))
+    yield _named("process_name", {"name": name})
+    yield _named("process_labels", {"labels": f"{schedule.mesh}, predicted"})
+    for number, track in enumerate(TRACKS):
+        yield _named("thread_name", {"name": track}, number)
+        yield _named("thread_sort_index", {"sort_index": number}, number)
     placed, cores = bounded(intervals(schedule), most), schedule.mesh.cores
     for label, alike in groupby(placed, lambda each: each.label):
         same = list(alike)
         whole = reduce(add, (each.cost for each in same))
         about = {"rounds": _rounds(same[0], same[-1]), "cores": cores} | described(whole)
-        yield slice_(0, TRACKS[0], label, same[0].start, same[-1].end, about)
+        yield slice_("steps", label, same[0].start, same[-1].end, about)
     sram, counts = held(schedule), per_round(schedule)
     for each in placed:
-        cost, waiting = each.cost, each.cost.communication_cycles
-        about = {"kind": each.kind, "rounds": _rounds(each, each), "cores": cores}
-        about |= described(cost)
-        yield slice_(1, TRACKS[1], each.label, each.start, each.end, about)
-        yield from (
-            slice_(track, TRACKS[track], each.label, start, start + cycles, about)
-            for track, start, cycles in (
-                (2, each.start + waiting, cost.compute_cycles),
-                (3, each.start, waiting),
-                (4, each.start, cost.link_cycles),
-            )
-            if cycles > 0
-        )
+        about = {"kind": each.kind, "rounds": _rounds(each, each), "cores": cores} | described(each.cost)
+        yield slice_("runs of rounds", each.label, each.start, each.end, about)
+        for track, (start, cycles) in bars(each).items():
+            yield slice_(track, each.label, start, start + cycles, about)
         peak = sram[each.first : each.last + 1]
         fullest = peak[peak.sum(1).argmax()]
         yield counter("SRAM of a core (B)", each.start, dict(zip(schedule.buffers, fullest.tolist(), strict=True)))
@@ -56,10 +52,17 @@ def events(schedule: Schedule, name: str, most: int) -> Iterator[Event]:
         yield counter("busiest link of a round (B)", each.start, {"bytes": busiest})
 
 
+def bars(of: Interval) -> dict[str, tuple[float, float]]:
+    """Return when each of `BARS` begins and the cycles that it takes, if any; computation follows waiting."""
+    cost, waiting = of.cost, of.cost.communication_cycles
+    spans = (of.start + waiting, cost.compute_cycles), (of.start, waiting), (of.start, cost.link_cycles)
+    return {name: span for name, span in zip(BARS, spans, strict=True) if span[1] > 0}
+
+
 def bounded(placed: Sequence[Interval], most: int) -> list[Interval]:
     """Return at most `most` intervals: where there are more, neighbours are one, with the sum of their costs."""
     size = -(-len(placed) // most)
-    return [_merged(placed[start : start + size]) for start in range(0, len(placed), size)] if placed else []
+    return [_merged(placed[start : start + size]) for start in range(0, len(placed), size)]
 
 
 def _merged(neighbours: Sequence[Interval]) -> Interval:
@@ -84,28 +87,19 @@ def described(cost: Cost) -> Event:
     return counted | {"cycles": cost.cycles} | bounds
 
 
-def heads(name: str, label: str, tracks: Iterable[tuple[int, str]]) -> Iterator[Event]:
-    """Yield the events that name a process, label it, and name its tracks in order."""
-    yield _named("process_name", {"name": name})
-    yield _named("process_labels", {"labels": label})
-    for number, track in tracks:
-        yield _named("thread_name", {"name": track}, number)
-        yield _named("thread_sort_index", {"sort_index": number}, number)
-
-
 def _named(kind: str, args: Event, track: int = 0) -> Event:
     return {"ph": "M", "pid": 1, "tid": track, "name": kind, "args": args}
 
 
-def slice_(track: int, category: str, name: str, start: float, end: float, about: Event) -> Event:
-    """Return a slice of a track from one cycle to another."""
+def slice_(track: str, name: str, start: float, end: float, about: Event) -> Event:
+    """Return a slice of one of `TRACKS` from one cycle to another."""
     first, last = round(start, 3), round(end, 3)
     return {
         "ph": "X",
         "pid": 1,
-        "tid": track,
+        "tid": TRACKS.index(track),
         "name": name or "round",
-        "cat": category,
+        "cat": track,
         "ts": first,
         "dur": round(last - first, 3),
         "args": about,

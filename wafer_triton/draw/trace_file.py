@@ -26,7 +26,7 @@ def perfetto(subject: Schedule | Mapping[str, Schedule], path: str | Path, *, mo
     """
     check_counts(most=most)
     path = path_of(path)
-    named = subject if isinstance(subject, Mapping) else {getattr(subject, "name", ""): subject}
+    named = subject if isinstance(subject, Mapping) else {subject.name: subject}
     if not named:
         raise DrawError("perfetto: no schedule is given, and a trace of none shows nothing; give one or more")
     about: dict[str, Any] = {}

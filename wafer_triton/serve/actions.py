@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from wafer_triton.serve.pipeline import Pipeline
@@ -17,28 +18,22 @@ class Actions:
     def __init__(self, pipeline: Pipeline, keep: bool) -> None:
         self.all: list[tuple[Any, ...]] = []
         self._pipeline, self._keep = pipeline, keep
-        self._noted: dict[int, int] = {}  # steps of a running sequence that are recorded
+        self._noted = Counter[int]()  # steps of a running sequence that are recorded
 
     def note(self, what: str, number: int, *about: Any) -> None:
         """Record an action, after the steps before it."""
         if self._keep:
             self.steps()
             self.all.append((what, number, *about))
-            if what == "join":
-                self._noted[number] = 0
 
     def steps(self) -> None:
         """Record the decode steps since the last action."""
         if not self._keep:
             return
-        steps = {}
-        for number, running in self._pipeline.running.items():
-            done = self._pipeline.done(running)
-            if number in self._noted and done > self._noted[number]:
-                steps[number] = done - self._noted[number]
-                self._noted[number] = done
-        if steps:
-            self.all.append(("steps", steps))
+        done = Counter({number: self._pipeline.done(running) for number, running in self._pipeline.running.items()})
+        if steps := done - self._noted:
+            self._noted += steps
+            self.all.append(("steps", dict(steps)))
 
     def leave(self, number: int) -> None:
         """Record the steps of all sequences before one leaves decode."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,11 @@ class Served:
     newest: float | None = None  # time of the newest token at the end of a prefill, or of decode by preemption
     preempted: int = 0
     refused: str | None = None
+
+    @property
+    def length(self) -> int:
+        """Return the tokens of the prompt, and of the answer so far."""
+        return self.request.input + self.tokens
 
 
 @dataclass(frozen=True)
@@ -127,24 +132,21 @@ def course(run: Run, pool: int, device: Device, dtype: str) -> list[MeanInterval
     edges = np.linspace(times[0], times[-1], INTERVALS + 1)
     length = (times[-1] - times[0]) / INTERVALS or 1.0
 
-    def means(values: Iterable[float]) -> list[float]:
-        """Return the change a second in each interval of a sum at each sample."""
-        return [float(each) / length for each in np.diff(np.interp(edges, times, list(values)))]
-
-    waiting, running, entries = map(means, zip(*(sample.sums for sample in run.samples), strict=True))
-    read, decode = (means(getattr(sample, name) for sample in run.samples) for name in ("read", "decode"))
-    tokens = means(sample.tokens for sample in run.samples)
+    sums = zip(*((*one.sums, one.tokens, one.read, one.decode) for one in run.samples), strict=True)
+    changes = [(np.diff(np.interp(edges, times, own)) / length).tolist() for own in sums]  # a second, in each interval
     peak, _ = peaks(device, dtype)
     return [
         MeanInterval(
-            start=float(edges[number]),
-            end=float(edges[number + 1]),
-            waiting=waiting[number],
-            running=running[number],
-            kv=entries[number] / pool,
-            tokens_per_second=tokens[number],
-            joules_per_token=device.power_watts / tokens[number] if tokens[number] > 0 else math.inf,
-            s_mbu=read[number] / decode[number] / peak if decode[number] > 0 else 0.0,
+            start=start,
+            end=end,
+            waiting=waiting,
+            running=running,
+            kv=entries / pool,
+            tokens_per_second=tokens,
+            joules_per_token=device.power_watts / tokens if tokens > 0 else math.inf,
+            s_mbu=read / decode / peak if decode > 0 else 0.0,
         )
-        for number in range(INTERVALS)
+        for (start, end), waiting, running, entries, tokens, read, decode in zip(
+            pairwise(edges.tolist()), *changes, strict=True
+        )
     ]

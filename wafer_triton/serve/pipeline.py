@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 from math import ceil, inf
 from typing import Protocol
 
@@ -103,7 +104,7 @@ class Pipeline:
         self._counts, self._sums, self._slowest = [0] * groups, [0.0] * groups, [0.0] * groups
         self._phase, self._weights = [0.0] * groups, [0.0] * groups
         self._events: list[tuple[float, int, int, Running | None]] = []
-        self._added = 0
+        self._serial = count()  # of events, in whose order those of a kind are handled at one moment
         self._fresh = 0  # sequences without a token yet
         self._tokens = 0.0  # in all caches at turn 0, if all had begun then
         self._stalled, self._until = 0.0, 0.0  # seconds that a turn takes longer, up to which turn
@@ -142,13 +143,14 @@ class Pipeline:
         self.paused = False
         self.hold(max(0.0, at - self.now))
 
-    def join(self, number: int, entries: int, tokens: int, steps: int) -> Running:
+    def join(self, number: int, tokens: int, steps: int) -> Running:
         """Add a sequence with `tokens` tokens in its cache that ends after `steps` steps, to the smallest group."""
         group = min((g for g in range(len(self._free)) if self._free[g]), key=lambda g: self._counts[g])
         if not self._counts[group]:
             self._phase[group] = self.turns % 1
         phase = self._phase[group]
         start = phase + ceil(self.turns - phase - 1e-9)  # the group's next pass
+        entries = -(-(tokens + 1) // self.times.rows)
         one = Running(number, self._free[group].pop(), entries, start, tokens, self.times.attend(entries))
         self.running[number] = one
         self._fresh += 1
@@ -200,18 +202,14 @@ class Pipeline:
         self._add(turn, WAKE, None)
 
     def _add(self, turn: float, kind: int, one: Running | None) -> None:
-        self._added += 1
-        heappush(self._events, (turn, kind, self._added, one))
+        heappush(self._events, (turn, kind, next(self._serial), one))
 
     def _changed(self, group: int) -> None:
         times, count, attending = self.times, self._counts[group], self._sums[group]
         self._slowest[group] = times.slowest(count, attending) if count else 0.0
         self._weights[group] = times.read(count) if count else 0.0
-        self.period = self._period() if self.running else inf
-
-    def _period(self) -> float:
-        """Return the seconds of a turn, see above."""
-        return max(self.times.latency(max(self._counts), max(self._sums)), sum(self._slowest))
+        longest = times.latency(max(self._counts), max(self._sums)) if self.running else inf
+        self.period = max(longest, sum(self._slowest))
 
     def next(self) -> float:
         """Return the time of the next event, infinity without one."""

@@ -15,7 +15,7 @@ from wafer_triton.decoder.block import Block
 from wafer_triton.device import Device
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.errors import MeshError, WaferError
-from wafer_triton.place.regions import FullError, Placement, PrefillPlacement, decode_regions, place_model
+from wafer_triton.place.regions import FullError, Placement, decode_regions, place_model
 from wafer_triton.serve.load import Given, Load
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
@@ -36,16 +36,21 @@ def check_weights(shape: DecoderShape, device: Device) -> None:
         )
 
 
-def first_of(makes: Iterable[Callable[[], T]]) -> T:
-    """Return the first placement that fits; without one, raise the error of the one that was nearest to a fit."""
+def fitting(makes: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Yield the placements that fit; without one, raise the error of the one that was nearest to a fit."""
     reason: WaferError | None = None
+    fits = False
     for make in makes:
         try:
-            return make()
+            made = make()
         except WaferError as error:
             reason = nearer(reason, error)
-    assert reason is not None, "a mesh is tried"
-    raise reason
+        else:
+            fits = True
+            yield made
+    if not fits:
+        assert reason is not None, "a mesh is tried"
+        raise reason
 
 
 def nearer(one: WaferError | None, other: WaferError) -> WaferError:
@@ -85,28 +90,21 @@ def with_caches(place: Callable[[int], T], shape: DecoderShape, device: Device, 
     return best
 
 
-def fastest_decode(
-    meshes: Sequence[Mesh], shape: DecoderShape, load: Load, given: Given
-) -> tuple[Mesh, Block]:  # fmt: skip
-    """Return the mesh of the most tokens a second, and its block of decode; raise the last error without one."""
-    c, found, reason = constants(meshes[0].device), list[tuple[float, Mesh, Block]](), None
-    entries_of = load.input + load.output // 2
-    for mesh in meshes:
-        blocks = layers.decode_blocks(shape, mesh, load.context, c)
-        try:
-            block = with_caches(partial(inference.batch_placed, blocks), shape, mesh.device, load, given)
-        except WaferError as error:
-            reason = nearer(reason, error)
-            continue
-        entries = -(-entries_of // mesh.shape[0])
-        one = layers.total(layers.decode_steps(replace(block, batch=1, entries=entries), entries_of, c)).cycles
-        regions = len(decode_regions(block))
+def fastest_decode(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, given: Given) -> Block:
+    """Return the block of decode on the mesh of the most tokens a second; raises as `fitting`."""
+    device, tokens = meshes[0].device, load.input + load.output // 2
+    c = constants(device)
+
+    def tokens_per_cycle(block: Block) -> float:
+        entries = -(-tokens // block.mesh.shape[0])
+        one = layers.total(layers.decode_steps(replace(block, batch=1, entries=entries), tokens, c)).cycles
         sequences = min(load.batch, block.batch * load.context // (load.input + load.output))
-        found.append((min(sequences, regions) / one, mesh, block))
-    if not found:
-        assert reason is not None, "a mesh is tried"
-        raise reason
-    return max(found, key=lambda each: each[0])[1:]
+        return min(sequences, len(decode_regions(block))) / one
+
+    placings = (partial(inference.batch_placed, layers.decode_blocks(shape, mesh, load.context, c)) for mesh in meshes)
+    return max(
+        fitting(partial(with_caches, place, shape, device, load, given) for place in placings), key=tokens_per_cycle
+    )
 
 
 def fastest_prefill(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, given: Given) -> list[Mesh]:
@@ -121,28 +119,23 @@ def fastest_prefill(meshes: Sequence[Mesh], shape: DecoderShape, load: Load, giv
     return [mesh for _, mesh in sorted(found, key=lambda each: each[0])] or list(meshes)
 
 
-def together(
-    first: Mesh, second: Mesh, shape: DecoderShape, load: Load, given: Given, block: Block | None = None
-) -> Priced:  # fmt: skip
-    """Return the times of both phases on the whole device; `block` is a block of decode that is placed already."""
+def together(first: Mesh, shape: DecoderShape, load: Load, given: Given, block: Block | None = None) -> Priced:
+    """Return the times of both phases on the whole device; `block` is decode's (None: on the mesh of prefill)."""
     c = constants(first.device)
-    blocks = [block] if block is not None else layers.decode_blocks(shape, second, load.context, c)
-    alone = replace(first, fold=(1, 1)) != second
+    blocks = layers.decode_blocks(shape, first, load.context, c) if block is None else [block]
+    choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
 
-    def prefilled(tokens: int) -> Callable[[int], Placement]:
-        choices = inference.prefill_choices(first, shape, load.context, c, "full", None, given.where(shape))
-        return lambda caches: inference.first(
+    def placed(tokens: int, caches: int) -> Placement:
+        return inference.first(
             lambda one: place_model(replace(one, batch=caches), choices, tokens, layers.prefill_price(c)), blocks
-        )  # fmt: skip
+        )
 
-    if not alone:
-        place = with_caches(prefilled(load.context), shape, first.device, load, given)
-        return of(place, load)
-    caches = blocks[0].batch if block is not None else (given.caches or load.at_once)
+    if blocks[0].mesh == replace(first, fold=(1, 1)):
+        return of(with_caches(partial(placed, load.context), shape, first.device, load, given), load)
     held = max(load.context, min(load.batch * load.input, 8 * load.context))
     while True:  # prompts wait in prefill's regions until all weights move
         try:
-            return of(prefilled(held)(caches), load, held=held)
+            return of(placed(held, blocks[0].batch), load, held=held)
         except WaferError:
             if held == load.context:
                 raise
@@ -165,13 +158,12 @@ def split(shape: DecoderShape, device: Device, load: Load, given: Given, columns
     """Return times of prefill on the first `columns` columns of a device and of decode on the others."""
     left, right = replace(device, cols=columns), replace(device, cols=device.cols - columns)
     c = constants(device)
-    _, block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
-
-    def prefilled(mesh: Mesh) -> PrefillPlacement:
-        return inference.prefill_placed(mesh, shape, load.context, c, "full", None, given.where(shape))
-
-    prefills = fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
-    own = first_of(partial(prefilled, mesh) for mesh in prefills)
+    block = fastest_decode(list(meshes(right, given.decode_mesh)), shape, load, given)
+    placings = (
+        partial(inference.prefill_placed, mesh, shape, load.context, c, "full", None, given.where(shape))
+        for mesh in fastest_prefill(list(meshes(left, given.prefill_mesh)), shape, load, given)
+    )
+    own = next(fitting(placings))
     place = Placement(
         block, own.block, block, block, decode_regions(block), own.regions, own.chunk_tokens, "rectangles"
     )  # fmt: skip

@@ -32,27 +32,13 @@ class View:
 
 
 @dataclass(frozen=True)
-class Split:
-    """Prefill and decode on columns of their own, at the same time (`concurrent`): weights never move."""
+class Organisation:
+    """Where the weights lie: here they stay, and every chunk enters prefill as it comes.
 
-    name = "split"
-    concurrent = True
-    turns = 0
+    If `concurrent`, both phases work at the same time. Decode has at least `turns` turns before it pauses.
+    """
 
-    def admits(self, view: View) -> bool:
-        """Return whether another chunk may enter prefill."""
-        return True
-
-    def wants_prefill(self, at_prefill: bool, view: View) -> bool:
-        """Return `at_prefill` unchanged, since each phase has weights of its own."""
-        return at_prefill
-
-
-@dataclass(frozen=True)
-class Replacing:
-    """One phase after the other: prefill of prompts until batch or cache is full, then decode until all answers end."""
-
-    name = "replace"
+    name = ""
     concurrent = False
     turns = 0
 
@@ -62,13 +48,32 @@ class Replacing:
 
     def wants_prefill(self, at_prefill: bool, view: View) -> bool:
         """Return whether the weights should be in the regions of prefill; `at_prefill` if they are now."""
+        return at_prefill
+
+
+@dataclass(frozen=True)
+class Split(Organisation):
+    """Prefill and decode on columns of their own, at the same time (`concurrent`): weights never move."""
+
+    name = "split"
+    concurrent = True
+
+
+@dataclass(frozen=True)
+class Replacing(Organisation):
+    """One phase after the other: prefill of prompts until batch or cache is full, then decode until all answers end."""
+
+    name = "replace"
+
+    def wants_prefill(self, at_prefill: bool, view: View) -> bool:
+        """Return whether prefill has chunks or could begin one, and after it whether all answers have ended."""
         if at_prefill:
             return bool(view.prefilling or view.startable or not view.ready)
         return not view.running
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Organisation):
     """Both phases on one mesh, one at a time: decode pauses for visits of prefill.
 
     A visit admits chunks up to `quantum` tokens. Running sequences decode at least `turns` turns before the next visit.
@@ -78,7 +83,6 @@ class Shared:
     quantum: int = 4096
     turns: int = 64
     name = "shared"
-    concurrent = False
 
     def __post_init__(self) -> None:
         check_counts(quantum=self.quantum, turns=self.turns)
@@ -88,7 +92,7 @@ class Shared:
         return view.visited < self.quantum or not (view.running or view.ready)
 
     def wants_prefill(self, at_prefill: bool, view: View) -> bool:
-        """Return whether the weights should be in the regions of prefill; `at_prefill` if they are now."""
+        """Return whether a visit goes on, and after it whether the next one is due."""
         if at_prefill:
             waits = view.running or view.ready
             return bool(view.prefilling or (view.startable and self.admits(view)) or not waits)
@@ -96,8 +100,7 @@ class Shared:
 
 
 KINDS = (Split, Replacing, Shared)
-Organisation = Split | Replacing | Shared
-ORGANISATIONS: dict[str, type[Split] | type[Replacing] | type[Shared]] = {one.name: one for one in KINDS}
+ORGANISATIONS = {one.name: one for one in KINDS}
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -16,7 +17,6 @@ from wafer_triton.serve.policies import Policy, View
 from wafer_triton.serve.workload import Request, check_requests
 from wafer_triton.text.progress import Progress, silent
 
-ARRIVE, ENTERED, PREFILLED, MOVED = range(4)
 REPORTS = 100  # of progress in a run
 
 
@@ -50,8 +50,9 @@ class Simulation:
         self.times, self.policy, self.progress = times, policy, progress
         self.organisation = policy.organisation
         self.pipeline = Pipeline(times)
-        self.clock, self.count_events, self.serial, self.longest_queue = 0.0, 0, 0, 0
-        self.heap: list[tuple[float, int, int, Any]] = []
+        self.clock, self.count_events, self.longest_queue = 0.0, 0, 0
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.serial = count()  # of events, which come in this order at one moment
         self.waiting: list[tuple[tuple[float, int], int]] = []
         self.open: tuple[int, int] | None = None  # a prompt of which chunks are to come, and its tokens so far
         self.free = [0.0] * len(times.stages(1, 0, True))  # when each region of prefill is
@@ -68,12 +69,11 @@ class Simulation:
         self.over, self.made = 0, 0  # requests that are over, tokens of the sequences that left decode
         for number, request in enumerate(requests):
             self.served.append(Served(request))
-            self.push(request.arrival, ARRIVE, number)
+            self.push(request.arrival, self.arrived, number)
 
-    def push(self, at: float, kind: int, what: Any) -> None:
-        """Add an event."""
-        self.serial += 1
-        heappush(self.heap, (at, self.serial, kind, what))
+    def push(self, at: float, event: Callable[..., None], *about: Any) -> None:
+        """Let an event come at a time."""
+        heappush(self.events, (at, next(self.serial), event, about))
 
     def arrived(self, number: int) -> None:
         """Queue a request, or refuse one that no empty cache holds."""
@@ -100,8 +100,7 @@ class Simulation:
 
     def need(self, number: int) -> int:
         """Return the cache entries in each row that must be free for a request to begin."""
-        one = self.served[number]
-        return -(-(one.request.input + one.tokens + 1) // self.times.rows)
+        return -(-(self.served[number].length + 1) // self.times.rows)
 
     def startable(self) -> bool:
         """Return whether a prompt or a next chunk could begin, if the first region of prefill were free."""
@@ -110,9 +109,8 @@ class Simulation:
         if not self.waiting or len(self.cache.held) >= self.times.batch:
             return False
         number = self.waiting[0][1]
-        one, times = self.served[number], self.times
-        parked = self.parked + one.request.input + one.tokens
-        return self.cache.fits(self.need(number)) and (parked <= times.held or not self.parked)
+        parked = self.parked + self.served[number].length
+        return self.cache.fits(self.need(number)) and (parked <= self.times.held or not self.parked)
 
     def start(self) -> None:
         """Let the next chunk enter prefill."""
@@ -120,9 +118,9 @@ class Simulation:
         one = self.served[number]
         if self.open is None:
             self.cache.hold(number, self.need(number))
-            self.parked += one.request.input + one.tokens
+            self.parked += one.length
             one.started = self.clock if one.started is None else one.started
-        left = one.request.input + one.tokens - past
+        left = one.length - past
         tokens = left if self.policy.chunk is None else min(left, self.policy.chunk)
         at = self.clock
         for region, seconds in enumerate(self.times.stages(tokens, past, tokens == left)):
@@ -130,12 +128,18 @@ class Simulation:
         self.open = (number, past + tokens) if tokens < left else None
         self.view.prefilling += 1
         self.view.visited += tokens
-        self.push(self.free[0], ENTERED, None)
-        self.push(at, PREFILLED, number if tokens == left else None)
+        self.push(self.free[0], self.entered)
+        self.push(at, self.prefilled, number if tokens == left else None)
         self.actions.note("prefill", number, past, tokens)
 
-    def prefilled(self, number: int) -> None:
-        """Note the token that prefill's head has made; it may be the last of the answer."""
+    def entered(self) -> None:
+        """Let the first region of prefill be free, for `act` to begin the next chunk."""
+
+    def prefilled(self, number: int | None) -> None:
+        """End a chunk, and with the last one (a `number`) note the token of prefill's head, maybe the answer's last."""
+        self.view.prefilling -= 1
+        if number is None:
+            return
         one = self.served[number]
         self.between_tokens(one)
         one.tokens += 1
@@ -143,7 +147,7 @@ class Simulation:
         if one.tokens < one.request.output:
             self.ready.append(number)
             return
-        self.parked -= one.request.input + one.tokens - 1
+        self.parked -= one.length - 1
         self.cache.release(number)
         self.end(number)
 
@@ -164,12 +168,11 @@ class Simulation:
     def join(self, number: int) -> None:
         """Bring a prompt's keys and values to decode, and begin its decode steps."""
         one = self.served[number]
-        tokens = one.request.input + one.tokens - 1  # the newest token is in no cache
+        tokens = one.length - 1  # the newest token is in no cache
         self.parked -= tokens
         self.pipeline.advance(self.clock)
         self.pipeline.hold(self.times.hand_over(tokens))
-        entries = -(-(tokens + 1) // self.times.rows)
-        running = self.pipeline.join(number, entries, tokens, one.request.output - one.tokens)
+        running = self.pipeline.join(number, tokens, one.request.output - one.tokens)
         self.actions.note("join", number, running.slot)
 
     def decoded(self, kind: int, running: Running | None) -> None:
@@ -220,7 +223,7 @@ class Simulation:
         if concurrent or (self.to_prefill and not self.moving):
             while self.free[0] <= self.clock and self.startable() and self.organisation.admits(self.look()):
                 self.start()
-        if self.ready and (concurrent or (not self.to_prefill and not self.moving)):
+        if concurrent or (not self.to_prefill and not self.moving):
             while self.ready:
                 self.join(self.ready.pop(0))
         if not self.moving and self.wants_prefill() != self.to_prefill:
@@ -228,7 +231,7 @@ class Simulation:
             if self.to_prefill:
                 self.pipeline.advance(self.clock)
                 self.pipeline.paused = True
-            self.push(self.clock + self.times.switch(), MOVED, None)
+            self.push(self.clock + self.times.switch(), self.moved)
 
     def look(self) -> View:
         """Return the present state, by which the organisation decides."""
@@ -255,9 +258,9 @@ class Simulation:
 
     def run(self) -> Run:
         """Handle all events in order."""
-        pipeline, heap = self.pipeline, self.heap
+        pipeline, events = self.pipeline, self.events
         while True:
-            outer = heap[0][0] if heap else inf
+            outer = events[0][0] if events else inf
             inner = pipeline.next()
             at = min(outer, inner)
             if at == inf:
@@ -271,18 +274,11 @@ class Simulation:
             if inner <= outer:
                 self.decoded(*pipeline.pop())
             else:
-                _, _, kind, what = heappop(heap)
-                if kind == ARRIVE:
-                    self.arrived(what)
-                elif kind == MOVED:
-                    self.moved()
-                elif kind == PREFILLED:
-                    self.view.prefilling -= 1
-                    if what is not None:
-                        self.prefilled(what)
+                _, _, event, about = heappop(events)
+                event(*about)
             if pipeline.next() > at and self.over < len(self.served):  # all tokens of a moment come before a pause
                 self.act()
-            if at >= self.samples.due or not heap:
+            if at >= self.samples.due or not events:
                 self.sample()
         assert self.over == len(self.served), f"{self.over} of {len(self.served)} requests are over"
         return Run(

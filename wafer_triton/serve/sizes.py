@@ -18,7 +18,7 @@ from wafer_triton.serve.policies import organisation
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of
-from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.progress import Progress, reported, silent
 
 
 def priced(
@@ -43,12 +43,11 @@ def priced(
 def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given: Given, progress: Progress) -> Priced:
     """Return the times under a known organisation."""
     if name == "split":
-        where = f"{shape.name} in columns of {device.name}"
-        if given.columns is None:
-            return _by_rate(where, places.splits(shape, device, load, given), load, progress)
-        where += f", {given.columns} of them for prefill"
-        makes, remedy = places.splits(shape, device, load, given), "; leave the columns out for the best"
-        return _by_rate(where, makes, load, progress, remedy)
+        where, remedy = f"{shape.name} in columns of {device.name}", ""
+        if given.columns is not None:
+            where += f", {given.columns} of them for prefill"
+            remedy = "; leave the columns out for the best"
+        return _by_rate(where, places.splits(shape, device, load, given), load, progress, remedy)
     if given.columns is not None:
         raise MeshError(f"columns = {given.columns} of prefill: only policy split has columns of its own; leave it out")
     if name == "shared":
@@ -57,13 +56,12 @@ def _organised(name: str, shape: DecoderShape, device: Device, load: Load, given
             raise MeshError(
                 f"prefill on {mesh} and decode on {given.decode_mesh}: policy shared has one mesh; give one"
             )
-        makes = (partial(places.together, on, on, shape, load, given) for on in places.meshes(device, mesh))
+        makes = (partial(places.together, on, shape, load, given) for on in places.meshes(device, mesh))
         return _by_rate(f"{shape.name} on one mesh of {device.name}", makes, load, progress)
     prefills, decodes = list(places.meshes(device, given.prefill_mesh)), list(places.meshes(device, given.decode_mesh))
-    second, block = places.fastest_decode(decodes, shape, load, given)
+    block = places.fastest_decode(decodes, shape, load, given)
     firsts = places.fastest_prefill(prefills, shape, load, given)
-    makes = (partial(places.together, on, second, shape, load, given, block) for on in firsts)
-    return places.first_of(makes)
+    return next(places.fitting(partial(places.together, on, shape, load, given, block) for on in firsts))
 
 
 def rate(times: Priced, load: Load) -> float:
@@ -83,14 +81,13 @@ def _by_rate(
     what: str, makes: Iterable[Callable[[], Priced]], load: Load, progress: Progress, remedy: str = ""
 ) -> Priced:
     """Return the times with the highest rate; if no placement fits, raise the last error."""
-    found, reason, every = list[tuple[float, Priced]](), None, list(makes)
-    for number, make in enumerate(every, 1):
+    found, reason = list[tuple[float, Priced]](), None
+    for make in reported("places", makes, progress):
         try:
             times = make()
             found.append((rate(times, load), times))
         except WaferError as error:
             reason = places.nearer(reason, error)
-        progress("places", number, len(every))
     if not found:
         assert reason is not None, "a mesh is tried"
         raise type(reason)(f"no place was found for {what}; of the nearest: {reason}{remedy}")

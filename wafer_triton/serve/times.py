@@ -9,7 +9,6 @@ priced at multiples of `STRIDE` tokens and interpolated in between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
@@ -60,20 +59,14 @@ class Priced:
         self.side = place.prefill.mesh.shape[0]
         self.regions = [region.kinds for region in place.regions]
         self.prefill_regions = [region.kinds for region in place.prefill_regions]
-        self._attend: dict[int, float] = {}
-        self._bases: dict[int, tuple[float, tuple[tuple[float, int], ...]]] = {}
-        self._read: dict[int, float] = {}
-        self._moved: dict[int, float] = {}
-        self._layers: dict[tuple[int, int], dict[str, float]] = {}
+        for price in ("attend", "_base", "_chunk", "_embedding_of", "hand_over_exactly", "switch", "read"):
+            setattr(self, price, cache(getattr(self, price)))  # kept as long as this object
 
     # --- decode ---
 
     def attend(self, entries: int) -> float:
         """See `pipeline.Times`."""
-        found = self._attend.get(entries)
-        if found is None:
-            found = self._attend[entries] = self._decode(1, entries)["attention"] - self._decode(1, 1)["attention"]
-        return found
+        return self._decode(1, entries)["attention"] - self._decode(1, 1)["attention"]
 
     def _decode(self, count: int, entries: int) -> dict[str, float]:
         """Return seconds of each kind of block with `count` sequences, each of `entries` entries a row."""
@@ -91,12 +84,10 @@ class Priced:
 
     def _base(self, count: int) -> tuple[float, tuple[tuple[float, int], ...]]:
         """Return seconds of a group with one entry a row, and (seconds, attention blocks) for each kind of region."""
-        if count not in self._bases:
-            each = self.stages_of_decode(count)
-            kinds = {(seconds, held.get("attention", 0)) for seconds, held in zip(each, self.regions, strict=True)}
-            most = {n: max(seconds for seconds, attentions in kinds if attentions == n) for _, n in kinds}
-            self._bases[count] = sum(each), tuple((seconds, n) for n, seconds in most.items())
-        return self._bases[count]
+        each = self.stages_of_decode(count)
+        kinds = {(seconds, held.get("attention", 0)) for seconds, held in zip(each, self.regions, strict=True)}
+        most = {n: max(seconds for seconds, attentions in kinds if attentions == n) for _, n in kinds}
+        return sum(each), tuple((seconds, n) for n, seconds in most.items())
 
     def stages_of_decode(self, count: int) -> list[float]:
         """Return seconds of a group in each region, with one entry a row: its blocks, and the hand-over to it."""
@@ -124,27 +115,22 @@ class Priced:
 
     def _chunk(self, rows: int, before: int) -> dict[str, float]:
         """Return seconds of each kind of block for `rows` rows of tokens, after `before` earlier rows."""
-        if (rows, before) not in self._layers:
-            block, size = self.place.prefill, self.place.chunk_tokens
-            found = dict.fromkeys(block.shape.layers_of, 0.0)
-            for start in range(0, rows, size):
-                chunk = layers.chunk_sub_layers(block, min(size, rows - start), before + start)
-                for kind, cost in layers.costs_by_kind(block, chunk, self.c).items():
-                    found[kind] += cost.cycles / self.device.clock_hz
-            self._layers[rows, before] = found
-        return self._layers[rows, before]
+        block, size = self.place.prefill, self.place.chunk_tokens
+        seconds = dict.fromkeys(block.shape.layers_of, 0.0)
+        for start in range(0, rows, size):
+            chunk = layers.chunk_sub_layers(block, min(size, rows - start), before + start)
+            for kind, cost in layers.costs_by_kind(block, chunk, self.c).items():
+                seconds[kind] += cost.cycles / self.device.clock_hz
+        return seconds
 
     @cached_property
     def _own(self) -> layers.Block:
         """The block of prefill's embedding and head."""
         return last_block(self.place.prefill, self.c, "full")
 
-    @cached_property
-    def _embedding_of(self) -> Callable[[int], float]:
-        """Seconds of the embedding of a number of tokens, kept as long as this object."""
-        return cache(
-            lambda tokens: layers.total(layers.embedding_steps(self._own, tokens, self.c)).cycles / self.device.clock_hz
-        )
+    def _embedding_of(self, tokens: int) -> float:
+        """Return seconds of the embedding of tokens that go at once."""
+        return layers.total(layers.embedding_steps(self._own, tokens, self.c)).cycles / self.device.clock_hz
 
     def _embedding(self, tokens: int) -> float:
         sizes = decode_parts.batches(decode_parts.embed, decode_parts.head_block(self._own), tokens)
@@ -159,13 +145,8 @@ class Priced:
     def hand_over(self, tokens: int) -> float:
         """See `pipeline.Times`; interpolated between multiples of `STRIDE`."""
         low = tokens // STRIDE * STRIDE
-        start, end = self._moved_at(max(1, low)), self._moved_at(low + STRIDE)
+        start, end = self.hand_over_exactly(max(1, low)), self.hand_over_exactly(low + STRIDE)
         return start + (end - start) * (tokens - low) / STRIDE
-
-    def _moved_at(self, tokens: int) -> float:
-        if tokens not in self._moved:
-            self._moved[tokens] = self.hand_over_exactly(tokens)
-        return self._moved[tokens]
 
     def hand_over_exactly(self, tokens: int) -> float:
         """Return seconds to move the keys and values of a prompt to decode, priced for exactly these tokens."""
@@ -173,10 +154,6 @@ class Priced:
 
     def switch(self) -> float:
         """See `pipeline.Times`; the return route is the forward route reversed, and takes as long."""
-        return self._switch
-
-    @cached_property
-    def _switch(self) -> float:
         if self.right is not None:
             return 0.0
         return priced(moves.weights_between_phases(self.place), self.c).cycles / self.device.clock_hz
@@ -185,15 +162,13 @@ class Priced:
 
     def read(self, count: int) -> float:
         """See `pipeline.Times`; of a mixture the experts that `count` tokens take on average at uniform routing."""
-        if count not in self._read:
-            shape, dtype = self.block.shape, self.block.dtype
-            whole = float(weight_bytes(shape, dtype))
-            if shape.experts is not None:
-                none = weight_bytes(shape, dtype, [{}] * shape.layers_of["experts"])
-                untaken = (1 - shape.experts.top_k / shape.experts.count) ** count
-                whole -= (whole - none) * untaken
-            self._read[count] = whole
-        return self._read[count]
+        shape, dtype = self.block.shape, self.block.dtype
+        whole = float(weight_bytes(shape, dtype))
+        if shape.experts is not None:
+            none = weight_bytes(shape, dtype, [{}] * shape.layers_of["experts"])
+            untaken = (1 - shape.experts.top_k / shape.experts.count) ** count
+            whole -= (whole - none) * untaken
+        return whole
 
     def cached(self, tokens: int) -> float:
         """See `pipeline.Times`."""

@@ -36,11 +36,11 @@ class Request:
         vars(self).update(number=plain(self.number), arrival=float(self.arrival), input=input, output=output)
 
 
-def _within(name: str, value: float, span: tuple[float, float]) -> None:
-    """Raise ShapeError for a number outside of a span."""
-    low, high = span
-    if not low <= value <= high:
-        raise ShapeError(f"{name} = {shown(value)} must be a number from {low:g} to {high:g}")
+def _check_rate(rate: float) -> None:
+    """Raise ShapeError for a rate outside of `RATES`."""
+    low, high = RATES
+    if not low <= rate <= high:
+        raise ShapeError(f"rate = {shown(rate)} must be a number from {low:g} to {high:g}")
 
 
 def check_requests(what: str, requests: Sequence[Request]) -> None:
@@ -105,7 +105,7 @@ def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Re
     check_counts(count=count)
     if count > MOST_REQUESTS:
         raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
-    _within("rate", rate, RATES)
+    _check_rate(rate)
     source = random.Random(plain(seed))
     arrivals = list(accumulate(source.gammavariate(1.0, 1 / float(rate)) for _ in range(count)))
     return [Request(number, arrival, *_lengths(lengths, source)) for number, arrival in enumerate(arrivals)]
@@ -124,6 +124,6 @@ def rate_of(requests: Sequence[Request]) -> float:
 
 def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
     """Return the requests with their arrivals stretched, so that `rate` a second come; ShapeError as `rate_of`."""
-    _within("rate", rate, RATES)
+    _check_rate(rate)
     times, first = rate_of(requests) / rate, requests[0].arrival
     return [replace(request, arrival=(request.arrival - first) * times) for request in requests]

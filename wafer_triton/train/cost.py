@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from wafer_triton.count.account import multiply_adds, per_round
 from wafer_triton.count.runs import combines
-from wafer_triton.schedule.rounds import Round
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.train.dies import Wafer
 from wafer_triton.train.product import PRODUCTS, RESULTS, slotted
@@ -50,7 +49,9 @@ def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
     """
     seconds = compute = link = flops = link_bytes = 0.0
     for round_, counts in zip(schedule.rounds, per_round(schedule), strict=True):
-        macs = on_dies(schedule, round_)
+        macs = np.zeros(schedule.mesh.cores)  # of every die; some may run other operations than others
+        for op in round_.locals:
+            macs[op.cores(schedule.mesh)] += multiply_adds(op)
         products = 2 * float(macs.max()) / on.flops
         transfer = on.transfer_seconds(counts.hops, counts.busiest_link_bytes)
         seconds += products + transfer if combines(round_) else max(products, transfer)
@@ -64,15 +65,6 @@ def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
     return DieCost(
         max(seconds, hbm), compute, link, hbm, on.joules(flops, link_bytes, hbm_bytes), link_bytes, hbm_bytes, flops
     )
-
-
-def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
-    """Return multiply-adds [dies] of every die in a round; some dies may run other operations than others."""
-    macs = np.zeros(schedule.mesh.cores)
-    for op in round_.locals:
-        dies = slice(None) if op.where is None else op.where.flat(schedule.mesh)
-        macs[dies] += multiply_adds(op)
-    return macs
 
 
 class SlicedPass(NamedTuple):

@@ -73,27 +73,20 @@ class WaferMap extends Arrows {
 
   // The device's row and column of a logical core's upper left corner.
   corner(core) {
-    const { mesh, width } = this.scene;
-    return [mesh.origin[0] + Math.floor(core / width) / mesh.fold[0], mesh.origin[1] + (core % width) / mesh.fold[1]];
+    const { origin, fold } = this.scene.mesh;
+    return this.scene.place(core).map((at, axis) => origin[axis] + at / fold[axis]);
   }
 
-  // Where a row and a column of the device are in the window, in pixels.
-  point(row, column) {
-    const { left, top } = this.canvas.getBoundingClientRect(), { x, y, scale } = this.view;
-    return [left + (column - x) * scale, top + (row - y) * scale];
-  }
-
-  // The same of the middle of a core.
+  // The middle of a core in the window, in pixels.
   middle(core) {
-    const [row, column] = this.corner(core), { fold } = this.scene.mesh;
-    return this.point(row + 0.5 / fold[0], column + 0.5 / fold[1]);
+    const { left, top } = this.canvas.getBoundingClientRect(), [x, y] = this.centre(core);
+    return [left + x, top + y];
   }
 
   // The core of the mesh at a pixel, or null.
   at(x, y) {
-    const { mesh, height, width } = this.scene, column = this.view.x + x / this.view.scale, row = this.view.y + y / this.view.scale;
-    const down = Math.floor((row - mesh.origin[0]) * mesh.fold[0]), across = Math.floor((column - mesh.origin[1]) * mesh.fold[1]);
-    return down >= 0 && across >= 0 && down < height && across < width ? down * width + across : null;
+    const { origin, fold } = this.scene.mesh, column = this.view.x + x / this.view.scale, row = this.view.y + y / this.view.scale;
+    return this.scene.core((row - origin[0]) * fold[0], (column - origin[1]) * fold[1]);
   }
 
   click(x, y) { this.choose(this.at(x, y)); }
@@ -110,7 +103,7 @@ class WaferMap extends Arrows {
       const holder = inside[core] === shown ? "" : `, in ${scene.buffers[inside[core]].name}`;
       return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}${holder}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
     }
-    const row = Math.floor(core / scene.width / scene.mesh.fold[0] / scene.block), column = Math.floor((core % scene.width) / scene.mesh.fold[1] / scene.block);
+    const [row, column] = scene.physical(core).map((at) => Math.floor(at / scene.block));
     const sum = Object.values(scene.linksOf(this.frame())).reduce((all, load) => all + load[row * Math.ceil(scene.mesh.cols / scene.block) + column], 0);
     return `cores from (${row * scene.block}, ${column * scene.block}): ${bytes(sum)} sent`;
   }
@@ -194,7 +187,7 @@ class WaferMap extends Arrows {
       const [row, column] = this.corner(core), colour = colourAt(core);
       this.box(row + gap * high, column + gap * wide, high * (1 - 2 * gap), wide * (1 - 2 * gap), colour ? rgb(colour) : empty);
       if (wide * this.view.scale <= 34 || !colour) continue;
-      const label = fill ? number(fill[core]) : summing ? number(parts[core]) : `${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`;
+      const label = fill ? number(fill[core]) : summing ? number(parts[core]) : scene.place(tiles[core]).join(",");
       this.words(label, column + wide / 2, row + high / 2, isDark(colour) ? "#fff" : "#000", 12);
     }
     if (wide * this.view.scale < 8) return;
@@ -216,7 +209,8 @@ class WaferMap extends Arrows {
   colourOf(core, shown, sum) {
     const { scene } = this;
     if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, this.most(scene.buffers[shown].name) - 1));
-    return this.byRow(scene.buffers[shown].name) ? amount(Math.floor(core / scene.width) / Math.max(1, scene.height - 1)) : amount((core % scene.width) / Math.max(1, scene.width - 1));
+    const [row, column] = scene.place(core);
+    return this.byRow(scene.buffers[shown].name) ? amount(row / Math.max(1, scene.height - 1)) : amount(column / Math.max(1, scene.width - 1));
   }
 
   // Whether tiles of a buffer are coloured by their row: where they move along columns, on this map or the one beside it.

@@ -92,7 +92,7 @@ async function start() {
   // The address holds the view, so that a link shows it again.
   function remember() {
     const scene = maps[0].scene, state = { round: page.position - 1, show: by("show").value, first: by("first").value, beside: by("second").value };
-    state.core = `${Math.floor(page.chosen / scene.width)},${page.chosen % scene.width}`;
+    state.core = scene.place(page.chosen).join(",");
     history.replaceState(null, "", `#${Object.entries(state).map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&")}`);
   }
 
@@ -103,8 +103,7 @@ async function start() {
     page.position = state.has("round") ? Math.max(0, Math.trunc(Number(state.get("round"))) + 1 || 0) : first().telling();
     chooseScenes(true);
     known("show", "show");
-    const scene = maps[0].scene, [row, column] = (state.get("core") ?? "").split(",").map(Number);
-    if (row >= 0 && column >= 0 && row < scene.height && column < scene.width) page.chosen = Math.trunc(row) * scene.width + Math.trunc(column);
+    choose(...(state.get("core") ?? "").split(",").map(Number));
     update();
   }
 
@@ -136,10 +135,16 @@ async function start() {
     if (on) { if (page.position >= Number(by("slider").max)) go(0); turn(); }
   }
 
+  // Choose the core at a row and a column; returns whether there is one.
+  function choose(row, column) {
+    const core = maps[0].scene.core(row, column);
+    page.chosen = core ?? page.chosen;
+    return core !== null;
+  }
+
   function move(rows, columns) {
-    const scene = maps[0].scene;
-    const row = Math.floor(page.chosen / scene.width) + rows, column = (page.chosen % scene.width) + columns;
-    if (row >= 0 && row < scene.height && column >= 0 && column < scene.width) { page.chosen = row * scene.width + column; update(); }
+    const [row, column] = maps[0].scene.place(page.chosen);
+    if (choose(row + rows, column + columns)) update();
   }
 
   // Show a buffer by its name, or a core by "row, column".
@@ -147,9 +152,8 @@ async function start() {
     const scene = maps[0].scene, core = words.match(/^\D*(\d+)\s*[, ]\s*(\d+)\D*$/), wanted = words.trim();
     const option = [...by("show").options].find(({ value }) => value.replace(/^\w+ /, "") === wanted);
     let problem = "";
-    if (core && Number(core[1]) < scene.height && Number(core[2]) < scene.width) page.chosen = Number(core[1]) * scene.width + Number(core[2]);
-    else if (option && !core) by("show").value = option.value;
-    else if (wanted) problem = core ? `cores are (0, 0) to (${scene.height - 1}, ${scene.width - 1})` : `no buffer ${wanted} here; give a buffer or row, column`;
+    if (option && !core) by("show").value = option.value;
+    else if (wanted && !(core && choose(Number(core[1]), Number(core[2])))) problem = core ? `cores are (0, 0) to (${scene.height - 1}, ${scene.width - 1})` : `no buffer ${wanted} here; give a buffer or row, column`;
     by("search").setCustomValidity(problem);
     if (problem) by("search").reportValidity(); else update();
   }
@@ -189,7 +193,7 @@ async function start() {
   for (const id of ["row", "column"]) {
     by(id).addEventListener("change", () => {
       const scene = maps[0].scene, at = (field, most) => Math.max(0, Math.min(most - 1, Math.trunc(by(field).valueAsNumber || 0)));
-      page.chosen = at("row", scene.height) * scene.width + at("column", scene.width);
+      choose(at("row", scene.height), at("column", scene.width));
       update();
     });
   }

@@ -43,12 +43,13 @@ function legend(id, shown, field, sizes) {
 
 function numbersPanel(shown) {
   const sizes = (field, words = number) => shown.map((scene) => words(scene.account[field], words === bytes ? Math.max(...shown.map(({ account }) => account[field])) : 0));
-  const rows = Object.entries(shown[0].labels).map(([field, [label, unit]]) => [label, ...sizes(field, unit === "B" ? bytes : number)]);
-  rows.push(["routes", ...shown.map(({ price }) => number(price.routes) + (price.relayed ? ", relayed" : ""))]);
-  rows.push(["predicted cycles", ...shown.map(({ price }) => number(price.cycles))]);
-  rows.push(["if tuned", ...shown.map(({ price }) => number(price.tuned_cycles))]);
-  rows.push(["of them compute", ...shown.map(({ price }) => number(price.compute_cycles))]);
-  rows.push(["PLMR verdict", ...shown.map(({ verdict }) => Object.entries(verdict).map(([letter, kept]) => (kept ? letter : "-")).join(" "))]);
+  const row = (label, words) => [label, ...shown.map(words)];
+  const rows = [
+    ...Object.entries(shown[0].labels).map(([field, [label, unit]]) => [label, ...sizes(field, unit === "B" ? bytes : number)]),
+    row("routes", ({ price }) => number(price.routes) + (price.relayed ? ", relayed" : "")),
+    ...[["predicted cycles", "cycles"], ["if tuned", "tuned_cycles"], ["of them compute", "compute_cycles"]].map(([label, field]) => row(label, ({ price }) => number(price[field]))),
+    row("PLMR verdict", ({ verdict }) => Object.entries(verdict).map(([letter, kept]) => (kept ? letter : "-")).join(" ")),
+  ];
   by("counts").replaceChildren();
   table(by("counts"), ["", ...shown.map(({ name }) => name)], rows);
   const steps = [...new Set(shown.flatMap(({ cycles }) => Object.keys(cycles)))];
@@ -92,8 +93,9 @@ function factsPanel(page, scene) {
   const panel = by("facts");
   panel.replaceChildren();
   page.chosen = Math.min(page.chosen, scene.width * scene.height - 1);
-  Object.assign(by("row"), { value: Math.floor(page.chosen / scene.width), max: scene.height - 1 });
-  Object.assign(by("column"), { value: page.chosen % scene.width, max: scene.width - 1 });
+  const [row, column] = scene.place(page.chosen);
+  Object.assign(by("row"), { value: row, max: scene.height - 1 });
+  Object.assign(by("column"), { value: column, max: scene.width - 1 });
   const round = Math.max(0, page.position - 1);
   const live = scene.buffers.map((buffer, at) => ({ ...buffer, at })).filter(({ live: span }) => span && span[0] <= round && round <= span[1]);
   make("h3", "Buffers", panel);

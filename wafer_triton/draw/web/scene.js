@@ -15,14 +15,23 @@ class Scene {
     return position > 0 ? this.kinds[this.rounds[Math.min(position, this.length) - 1]] : null;
   }
 
-  intervalAt(position) {
-    const round = Math.min(position, this.length) - 1;
-    return this.timeline.find((each) => each.first <= round && round <= each.last) ?? null;
+  // The row and the column of a core, and the core at them; null beside the mesh.
+  place(core) { return [Math.floor(core / this.width), core % this.width]; }
+
+  core(row, column) {
+    return row >= 0 && column >= 0 && row < this.height && column < this.width ? Math.trunc(row) * this.width + Math.trunc(column) : null;
   }
 
-  frameAt(position) {
+  // The row and the column of the physical core that does a core's work.
+  physical(core) { return this.place(core).map((at, axis) => Math.floor(at / this.mesh.fold[axis])); }
+
+  intervalAt(position) { return this.runAt(this.timeline, position); }
+
+  frameAt(position) { return this.runAt(this.frames, position); }
+
+  runAt(runs, position) {
     const round = Math.min(position, this.length) - 1;
-    return this.frames.find((each) => each.first <= round && round <= each.last) ?? null;
+    return runs.find(({ first, last }) => first <= round && round <= last) ?? null;
   }
 
   // The links of a frame, or of all frames added up: for each direction an array, row by row.
@@ -174,9 +183,7 @@ class Scene {
     if (position === 0) this.moved = [];
   }
 
-  coordinates(core) {
-    return `(${Math.floor(core / this.width)}, ${core % this.width})`;
-  }
+  coordinates(core) { return `(${this.place(core).join(", ")})`; }
 
   bytesOf([buffer, index]) {
     return this.buffers[buffer].bytes * (index === null ? this.buffers[buffer].slots : 1);
@@ -184,15 +191,13 @@ class Scene {
 
   // Links between two cores of a line, between physical cores.
   hops(from, to) {
-    const [high, wide] = this.mesh.fold, row = (core) => Math.floor(Math.floor(core / this.width) / high);
-    const column = (core) => Math.floor((core % this.width) / wide);
-    return Math.abs(row(from) - row(to)) + Math.abs(column(from) - column(to));
+    const [row, column] = this.physical(from), [lastRow, lastColumn] = this.physical(to);
+    return Math.abs(row - lastRow) + Math.abs(column - lastColumn);
   }
 
   // The colours that the router of a core holds, along x and along y.
   colours(core) {
-    const row = Math.floor(Math.floor(core / this.width) / this.mesh.fold[0]);
-    const column = Math.floor((core % this.width) / this.mesh.fold[1]);
+    const [row, column] = this.physical(core);
     const along = (circuits, line, at) => circuits.flatMap(([low, high, colour]) =>
       low <= at && at <= high && colour[line] >= 0 ? [colour[line]] : []);
     const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
