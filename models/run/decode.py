@@ -59,19 +59,19 @@ class Layer:
     @property
     def weights(self) -> dict[str, Tiles]:
         """The memory [rows, cols, *tile] of the weights of the layer's blocks, by kind."""
-        return {kind: self._weights(program) for kind, program in self.blocks.items()}
+        return {
+            kind: {
+                buffer.name: program.memory[buffer.name].unflatten(-1, held_tile(buffer))
+                for buffer in program.schedule.buffers.values()
+                if buffer.role == "weight"
+            }
+            for kind, program in self.blocks.items()
+        }
 
     @property
     def blocks(self) -> dict[str, Program]:
         """The programs that have the weights of the layer's blocks, by kind."""
         return dict(zip(self.kinds, (self.project, self.ffn), strict=True))
-
-    def _weights(self, program: Program) -> Tiles:
-        return {
-            buffer.name: program.memory[buffer.name].unflatten(-1, held_tile(buffer))
-            for buffer in program.schedule.buffers.values()
-            if buffer.role == "weight"
-        }
 
 
 class Decode:

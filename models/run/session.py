@@ -22,7 +22,7 @@ from wafer_triton.models.place.moves import Phases
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.passes import Passes
+from wafer_triton.models.run.passes import Forward, Passes
 from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
 from wafer_triton.ops.recording import Due, Ledger, open_recordings
@@ -97,8 +97,8 @@ class Session(PlacedModule):
         device = self.block.mesh.device
         return {
             phase: Prediction.of(cost, device, self.ran[phase])
-            for phase, cost in ((phase, ledger.record.cost) for phase, ledger in self.ledgers.items())
-            if cost.rounds
+            for phase, ledger in self.ledgers.items()
+            if (cost := ledger.record.cost).rounds
         }
 
     def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[ScheduleRuns]:
@@ -162,7 +162,8 @@ class Session(PlacedModule):
         self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        self.passes.add("decode", [self.counts[number] for number in active], self.layers.expert_ids(active), due)
+        contexts = [self.counts[number] for number in active]
+        self.passes.ran.append(Forward("decode", contexts, self.layers.expert_ids(active), [due]))
         return logits
 
     def embed(self, tokens: Prompt) -> torch.Tensor:
@@ -241,10 +242,9 @@ class Session(PlacedModule):
             every = self.pipeline.gather(passes) if passes else []
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
-        ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
-        self.passes.add("prefill", [count], self._prefill.expert_ids, *ran)
-        if self._prefill.passes:
-            self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
+        ran: list[Due] = [lru_cache(partial(self.embedding.prompt_runs, count)), layers]
+        sent = (sum(passes), self._prefill.overflow) if passes else None
+        self.passes.ran.append(Forward("prefill", [count], self._prefill.expert_ids, ran, sent))
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
@@ -252,7 +252,7 @@ class Session(PlacedModule):
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return a function that returns the logits of x on every rank, once the last stage has computed them."""
         due = partial(self.head.runs, len(x))
-        self.passes.also(due)
+        self.passes.ran[-1].due.append(due)
         self._count("prefill", due)
         own = self.head.run(x) if self.pipeline.has_head else None
         return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)
