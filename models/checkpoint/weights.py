@@ -93,9 +93,7 @@ class StoredWeights(NamedWeights):
 
     def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
         weight = stored.to(self.dtype)
-        if not weight.numel():
-            return weight
-        if not is_finite(weight):
+        if weight.numel() and not is_finite(weight):
             remedy = "take dtype='bf16' or 'fp32'" if is_finite(stored) else "take another checkpoint"
             where = self.where[self.sources[name].name]
             raise CheckpointError(f"{where}: {name} holds NaN or infinity as {self.dtype}; {remedy}")

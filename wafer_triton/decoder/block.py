@@ -124,6 +124,11 @@ class Block:
         return self.query_heads + 2 * self.kv_heads
 
     @property
+    def gemv_options(self) -> dict[str, Any]:
+        """The options of a product of decode."""
+        return {"accumulate": self.accumulate, "groups": self.groups}
+
+    @property
     def head_reduce_options(self) -> dict[str, Any]:
         """Return the options of an all-reduce along x that sums over the columns of a head."""
         if self.head_groups == 1:
@@ -187,6 +192,10 @@ class Block:
         """
         c = self.shape
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
+
+    def residual(self, b: Builder, *steps: Any) -> None:
+        """Add y to x; `steps` come first in the round."""
+        b.round(*steps, b.local("add", "x", ("x", "y"), size=b.buffers["x"].numel), label="residual")
 
     def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *steps: Any) -> None:
         """Set `outs` (q, k, v) to the projections qkv [tokens, all heads, head] after RoPE.
