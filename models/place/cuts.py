@@ -71,7 +71,7 @@ def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -
     shape = weights.shapes[name] if isinstance(weights, StoredWeights) else weights[name].shape
     for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
         here, rows = sides[axis], cut.rows if dim == cut.dim else None
-        tile = -(-size // mesh.length(axis)) if rows is None else rows.size // mesh.length(axis)
+        tile = -(-(size if rows is None else rows.size) // mesh.length(axis))
         held.append(tile * (here.stop - here.start))
         if rows is None:
             index.append(slice(min(here.start * tile, size), min(here.stop * tile, size)))

@@ -26,6 +26,7 @@ from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
 Programs = Mapping[str, Program]  # programs of a chunk, by the kind of block
+Sizes = tuple[tuple[int, int], ...]  # the tokens and the past of the rows of a chunk and of those before it
 
 
 def _write(program: Program, tiles: Tiles) -> None:
@@ -107,8 +108,8 @@ class PrefillRun:
 
     def forget(self) -> None:
         """Drop the records of launches, which hold the addresses of weights."""
-        self.steps: dict[tuple[tuple[int, int], ...], Call] = {}
-        self.results: dict[tuple[tuple[int, int], ...], Tiles] = {}
+        self.steps: dict[Sizes, Call] = {}
+        self.results: dict[Sizes, Tiles] = {}
 
     def _launched(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], progress: Progress
@@ -157,9 +158,7 @@ class PrefillRun:
         return results
 
     @plain()  # the results are kept
-    def _chunk(
-        self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Tiles]
-    ) -> None:
+    def _chunk(self, kinds: Sizes, programs: Programs, part: Chunk, before: Sequence[Tiles]) -> None:
         """Run a chunk with written inputs through all layers; `results` gets its keys, values and activation.
 
         Results keep their addresses, as the records of later chunks read them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial, wraps
-from itertools import chain
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
@@ -102,8 +101,8 @@ class Session(PlacedModule):
         }
 
     def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[ScheduleRuns]:
-        ends = self.embedding.runs(self.batch), self.head.runs(self.batch)
-        return [*self.layers.runs(held), *self.hand_off, *chain(*ends)]
+        head = self.head.runs(self.batch)
+        return [*self.layers.runs(held), *self.hand_off, *self.embedding.runs(self.batch), *head]
 
     def _count(self, phase: str, *due: Due, tokens: int = 0) -> None:
         for entry in due:
@@ -149,11 +148,10 @@ class Session(PlacedModule):
         for number in active:
             self.room(self.counts[number] + 1, self.caches[number].prefilled)
         ids = self._known([0 if token is None else token for token in tokens])
-        angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
-        rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
+        cos, sin = zip(*(self.config.angles(torch.tensor([count]), count + 1) for count in self.counts), strict=True)
         self.version += 1
         self._enter("decode")
-        state = rotary, self.counts, self.caches, active
+        state = (torch.cat(cos), torch.cat(sin)), self.counts, self.caches, active
         look_up = None if self.layers.embedding else self.embedding.run
         with self._attempt():
             logits = self.pipeline.step(ids, look_up, lambda x: self.layers.run(x, *state), self.head.dtype)
