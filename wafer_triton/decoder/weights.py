@@ -72,22 +72,26 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
 
 def ffn(b: Builder, block: Block, axis: str) -> None:
     """Declare a feed-forward block's weights, gate and up as the projections of `attention`."""
-    c, skew = block.shape, _skew(block, axis)
-    d, f = block.share(c.hidden_size, axis), block.share(c.intermediate_size, "x")
-    gate, up, down = _gated(c.hidden_size, c.intermediate_size, axis, "mlp.")
     norm(b, block, axis, SECOND_NORM)
-    for name, held in {"wg": (gate,), "wu": (up,)}.items() if block.unfused and skew else [("wgu", (gate, up))]:
-        b.buffer(name, (d, len(held) * f), block.weight_dtype, "weight", holds=held, skew=skew)
-    b.buffer("wdown", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
+    _dense(b, block, axis, block.shape.intermediate_size, "mlp.", apart=block.unfused and axis == "x")
 
 
-def _gated(width: int, inner: int, axis: str, names: str) -> tuple[Parameter, Parameter, Parameter]:
-    """Return gate, up and down projection of a dense block, whose parameters' names begin with `names`."""
+def _dense(
+    b: Builder, block: Block, axis: str, inner: int, names: str, suffix: str = "", apart: bool = False
+) -> None:  # fmt: skip
+    """Declare gate, up and down projection of a dense block; gate and up lie side by side, or `apart`.
+
+    The parameters' names begin with `names`, those of the buffers end with `suffix`.
+    """
+    width, skew = block.shape.hidden_size, _skew(block, axis)
+    d, f = block.share(width, axis), block.share(inner, "x")
     gate, up = (
         Parameter(f"{LAYER}{names}{part}_proj.weight", (inner, width), "(x f) (y d) -> d f") for part in ("gate", "up")
     )
-    cut = f"({axis} d) ({_across(axis)} f) -> f d"
-    return gate, up, Parameter(f"{LAYER}{names}down_proj.weight", (width, inner), cut)
+    down = Parameter(f"{LAYER}{names}down_proj.weight", (width, inner), f"({axis} d) ({_across(axis)} f) -> f d")
+    for name, held in {"wg": (gate,), "wu": (up,)}.items() if apart else [("wgu", (gate, up))]:
+        b.buffer(f"{name}{suffix}", (d, len(held) * f), block.weight_dtype, "weight", holds=held, skew=skew)
+    b.buffer(f"wdown{suffix}", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
 
 
 def experts(b: Builder, block: Block, axis: str) -> None:
@@ -123,11 +127,7 @@ def experts_in_regions(b: Builder, block: Block) -> None:
 
 def shared_expert(b: Builder, block: Block) -> None:
     """Declare the weights of a shared expert that lies over the whole mesh, as a dense block does."""
-    e, width = block.experts, block.shape.hidden_size
-    d, f, skew = block.share(width, "x"), block.share(e.shared_width, "x"), _skew(block, "x")
-    *up, down = _gated(width, e.shared_width, "x", SHARED)
-    b.buffer("wgu.shared", (d, 2 * f), block.weight_dtype, "weight", holds=up, skew=skew)
-    b.buffer("wdown.shared", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
+    _dense(b, block, "x", block.experts.shared_width, SHARED, ".shared")
 
 
 def _experts(block: Block, axis: str, shared: bool) -> tuple[list[Parameter], list[Parameter]]:
