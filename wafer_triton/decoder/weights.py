@@ -46,7 +46,7 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
     }
     norm(b, block, axis, f"{LAYER}input_layernorm.weight")
     for parts in "qkv" if block.unfused and skew else ("qkv",):
-        size = sum(heads[part] for part in parts) * block.head_width
+        size = sum([heads[part] for part in parts]) * block.head_width
         holds = [projections[part] for part in parts]
         b.buffer(f"w{parts}", (d, size), block.weight_dtype, "weight", holds=holds, skew=skew)
     cut = f"({axis} d) ({_across(axis)} n) -> n d"
