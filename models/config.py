@@ -41,7 +41,6 @@ class DecoderConfig(DecoderShape):
             check_supported(self.name, key, getattr(self, key))
         check_size(self.name, "max_position_embeddings", self.max_position_embeddings)
         super().__post_init__()
-        check_positive(self.name, "rms_norm_eps", self.rms_norm_eps)
         check_positive(self.name, "rope_theta", self.rope_theta)
 
     @classmethod

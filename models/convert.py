@@ -246,12 +246,10 @@ class _OnMesh(nn.Module):
         self, name: str, operands: list[Tensor], options: dict[str, Any], weight: Tensor, on: Executor, dtype: str
     ) -> Tensor:
         """Return the whole result of an operation, with the tiles of `weight` where it is an operand."""
-        own = [operand is weight for operand in operands]
-        shapes = tuple(tuple((self.turned(one) if is_own else one).shape)
-                       for is_own, one in zip(own, operands, strict=True))  # fmt: skip
+        shapes = tuple(tuple((self.turned(one) if one is weight else one).shape) for one in operands)
         made = recipe(name, self.mesh, dtype, shapes, tuple(options.items()))
-        tiles = [self.placed(weight, made.schedule.mesh, pattern, on.device, dtype) if is_own else one
-                 for is_own, one, (_, pattern) in zip(own, operands, made.inputs, strict=True)]  # fmt: skip
+        tiles = [self.placed(weight, made.schedule.mesh, pattern, on.device, dtype) if one is weight else one
+                 for one, (_, pattern) in zip(operands, made.inputs, strict=True)]  # fmt: skip
         with torch.autocast(torch.device(on.device).type, enabled=False):  # it would cast the tiles of each core
             result = run(made, tuple(tiles), on).gather()
         self.ledger.add(made.schedule)
@@ -332,7 +330,7 @@ def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) ->
     if kind == "Conv1D" and weight.dim() == 2:  # transformers' own, of GPT-2
         return MeshConv1D(weight, getattr(layer, "bias", None), mesh, dtype, how)
     if kind.endswith("RMSNorm") and weight.dim() == 1:
-        eps = next((getattr(layer, name) for name in ("variance_epsilon", "eps") if hasattr(layer, name)), None)
+        eps = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
         if _is_plain(layer, weight, eps):
             return MeshRMSNorm(weight, float(eps), mesh, dtype, how)  # type: ignore[arg-type]
     return None

@@ -56,8 +56,7 @@ WHOLE = ("gate_up_proj", "down_proj")  # parts of all experts of a layer in one 
 def stored_shape(source: Source, config: DecoderShape) -> tuple[int, ...]:
     """Return the shape of the tensor that holds a parameter of an expert."""
     e = config.experts
-    if e is None or source.expert is None:
-        return ()
+    assert e is not None, "a tensor of experts is of a model that has some"
     up = source.name.endswith("gate_up_proj")
     return (e.count, 2 * e.width, config.hidden_size) if up else (e.count, config.hidden_size, e.width)
 
@@ -71,9 +70,10 @@ class ByExpert(Mapping[str, Tensor]):
     def __init__(self, weights: Mapping[str, Tensor], config: DecoderShape) -> None:
         self.weights, self.sources = weights, sources(weights, config)
         for source in self.sources.values():
-            held, wanted = getattr(weights[source.name], "shape", None), stored_shape(source, config)
-            if source.expert == 0 and held is not None and tuple(held) != wanted:
-                raise CheckpointError(f"{source.name} has shape {tuple(held)}, not {wanted}: all experts of a layer")
+            if source.expert == 0:
+                held, wanted = tuple(weights[source.name].shape), stored_shape(source, config)
+                if held != wanted:
+                    raise CheckpointError(f"{source.name} has shape {held}, not {wanted}: all experts of a layer")
 
     def __getitem__(self, name: str) -> Tensor:
         source = self.sources[name]

@@ -132,7 +132,7 @@ class TokenStream(Iterator[T], Generic[T]):
         self._open = {number for number in self._open if len(self._rows[number]) < self.limit}
         if all(token is None for token in newest):
             raise StopIteration
-        return newest[0] if self.single and newest[0] is not None else newest
+        return newest[0] if self.single else newest
 
     def _newest(self) -> list[int | None]:
         """Return the last token of each sequence, None of one that ended."""
@@ -150,8 +150,6 @@ class TokenStream(Iterator[T], Generic[T]):
                 "the model did something else since this stream's last token, so the cache is no longer of its text; "
                 "finish a stream before the next begins"
             )
-        if self.model.batch == 1:
-            return self.model.step(self._rows[0][-1])[None]
         newest = self._newest()
         return self.model.advance(newest + [None] * (self.model.batch - len(newest)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -55,11 +54,12 @@ def _is_write(func: Callable[..., Any]) -> bool:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 
 
-class PlacedModule(nn.Module, ABC):
+class PlacedModule(nn.Module):
     """A module whose parameters are put together from their tiles on access."""
 
     config: DecoderConfig
     weights: PlacedWeights
+    _place: Callable[[Weights], None]  # which places other weights and forgets all caches
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -99,10 +99,6 @@ class PlacedModule(nn.Module, ABC):
             raise CheckpointError(f"state_dict: lm_head.weight differs from {EMBEDDING}, but this model ties them")
         self._place(state_dict)
         return nn.modules.module._IncompatibleKeys(missing, unexpected)
-
-    @abstractmethod
-    def _place(self, weights: Weights) -> None:
-        """Place other weights and forget all caches."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse copies and pickles: programs hold addresses of the memory that they run on."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from wafer_triton.models.checkpoint.weights import NamedWeights
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import located, settings_of, table_of
 
 
@@ -21,18 +20,16 @@ def config_of(given: Any) -> DecoderConfig:
     """
     if isinstance(given, DecoderConfig):
         return given
-    if (table := table_of(given)) is not None:
-        return DecoderConfig.from_dict(table, name=settings_of(table)[0])
-    path = located(given)
-    return (
-        DecoderConfig.from_dict(MODELS[str(given)], name=str(given)) if path is None else DecoderConfig.from_file(path)
-    )
+    if table_of(given) is None and (path := located(given)) is not None:
+        return DecoderConfig.from_file(path)
+    name, _, values = settings_of(given)
+    return DecoderConfig.from_dict(values, name=name)
 
 
 _DRAWN = 2**22  # numbers drawn at once, in fp32, so that a table of 16-bit numbers is never held in 32 bits
 
 
-class RandomWeights(Mapping[str, torch.Tensor]):
+class RandomWeights(NamedWeights):
     """Parameters of a configuration, each drawn on access: ones for norms, else normal(0, 0.02).
 
     The same seed gives the same weights in any order of access; without a seed all but the norms are zeros.
@@ -52,9 +49,3 @@ class RandomWeights(Mapping[str, torch.Tensor]):
         for part in weight.view(-1).split(_DRAWN):
             part.copy_(torch.randn(len(part), generator=source, device="cpu").mul_(0.02))
         return weight
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)

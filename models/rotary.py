@@ -6,7 +6,6 @@ The same float32 operations in the same order as transformers' `modeling_rope_ut
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 
@@ -22,7 +21,14 @@ def inv_freq(
     """
     if scaling is None:
         return _plain(theta, head_dim), 1.0
-    return KINDS[scaling.kind](theta, head_dim, scaling, length)
+    match scaling.kind:
+        case "linear":
+            return _plain(theta, head_dim) / scaling.factor, 1.0
+        case "dynamic":
+            return _dynamic(theta, head_dim, scaling, length), 1.0
+        case "llama3":
+            return _llama3(_plain(theta, head_dim), scaling), 1.0
+    return _yarn(theta, head_dim, scaling), _attention_factor(scaling)
 
 
 def _plain(theta: float | torch.Tensor, head_dim: int) -> torch.Tensor:
@@ -33,31 +39,26 @@ def _exponents(head_dim: int) -> torch.Tensor:
     return torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
 
 
-def _linear(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
-    return _plain(theta, head_dim) / scaling.factor, 1.0
-
-
-def _dynamic(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+def _dynamic(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> torch.Tensor:
     """Return NTK-aware frequencies: beyond the trained context the base grows with the length."""
     context = scaling.original_max_position_embeddings
     if length is None or length <= context:
-        return _plain(theta, head_dim), 1.0
+        return _plain(theta, head_dim)
     growth = (scaling.factor * torch.tensor(length) / context) - (scaling.factor - 1)
-    return _plain(theta * growth ** (head_dim / (head_dim - 2)), head_dim), 1.0
+    return _plain(theta * growth ** (head_dim / (head_dim - 2)), head_dim)
 
 
-def _llama3(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+def _llama3(freq: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
     """Return frequencies with long waves stretched by `factor`, short ones kept, and waves between blended."""
-    freq, context = _plain(theta, head_dim), scaling.original_max_position_embeddings
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    context, low, high = scaling.original_max_position_embeddings, scaling.low_freq_factor, scaling.high_freq_factor
     wavelength = 2 * math.pi / freq
     is_long, is_short = wavelength > context / low, wavelength < context / high
     blend = (context / wavelength - low) / (high - low)
     blended = (1 - blend) * freq / scaling.factor + blend * freq
-    return torch.where(is_long, freq / scaling.factor, torch.where(is_short, freq, blended)), 1.0
+    return torch.where(is_long, freq / scaling.factor, torch.where(is_short, freq, blended))
 
 
-def _yarn(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+def _yarn(theta: float, head_dim: int, scaling: RopeScaling) -> torch.Tensor:
     """Return frequencies with fast pairs kept, slow pairs interpolated, and a ramp between (arXiv 2309.00071)."""
     context, factor = scaling.original_max_position_embeddings, scaling.factor
 
@@ -73,7 +74,7 @@ def _yarn(theta: float, head_dim: int, scaling: RopeScaling, length: int | None)
     ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
     waves = theta ** _exponents(head_dim)
     kept = 1 - ramp
-    return (1.0 / (factor * waves)) * (1 - kept) + (1.0 / waves) * kept, _attention_factor(scaling)
+    return (1.0 / (factor * waves)) * (1 - kept) + (1.0 / waves) * kept
 
 
 def _attention_factor(scaling: RopeScaling) -> float:
@@ -85,11 +86,3 @@ def _attention_factor(scaling: RopeScaling) -> float:
     if scaling.mscale and scaling.mscale_all_dim:
         return grown(scaling.mscale) / grown(scaling.mscale_all_dim)
     return grown(1)
-
-
-KINDS: dict[str, Callable[[float, int, RopeScaling, int | None], tuple[torch.Tensor, float]]] = {
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "yarn": _yarn,
-}

@@ -33,7 +33,19 @@ def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapp
     return named
 
 
-class StoredWeights(Mapping[str, torch.Tensor]):
+class NamedWeights(Mapping[str, torch.Tensor]):
+    """Parameters by Hugging Face name, whose shapes are known before one is read."""
+
+    shapes: dict[str, tuple[int, ...]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+class StoredWeights(NamedWeights):
     """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, on access.
 
     The constructor checks names, shapes and dtypes of all files. A file is mapped only while one of its tensors is
@@ -81,19 +93,11 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 
     def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
         weight = stored.to(self.dtype)
-        if not weight.numel():
-            return weight
-        if not is_finite(weight):
+        if weight.numel() and not is_finite(weight):
             remedy = "take dtype='bf16' or 'fp32'" if is_finite(stored) else "take another checkpoint"
             where = self.where[self.sources[name].name]
             raise CheckpointError(f"{where}: {name} holds NaN or infinity as {self.dtype}; {remedy}")
         return weight
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
 
 
 def _open_all(folder: Path) -> dict[Path, Any]:

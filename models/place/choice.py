@@ -37,35 +37,32 @@ def place(config: DecoderConfig, o: PlaceOptions, progress: Progress = silent) -
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
     length, most, batch = check_counts(max_length=o.max_length, max_prompt=o.max_prompt, batch=o.batch)
-    o = replace(o, max_length=length, max_prompt=most, batch=batch)
-    o = replace(o, accumulate=accumulator(o.dtype, o.accumulate))
+    sums = accumulator(o.dtype, o.accumulate)
+    o = replace(o, max_length=length, max_prompt=most, batch=batch, accumulate=sums)
     groups, prefill_groups = as_groups(o.groups), as_groups(o.prefill_groups)
     check_experts(o.experts, config)
     prompt = min(o.max_prompt, o.max_length)
 
-    def corner_of(mesh: Any) -> Mesh:
-        return replace(as_mesh(mesh, o.device), origin=(0, 0), fold=(1, 1))
-
     def blocks(mesh: Any) -> tuple[Block, ...]:
-        corner = corner_of(mesh)
+        corner = _corner(mesh, o.device)
         entries = -(-o.max_length // corner.rows)
         block = Block(config, corner, o.dtype, o.accumulate, entries, groups=groups, batch=o.batch)
         c = constants(corner.device)
         return head_group_choices(block, c, o.head_groups)
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
-        def apart(decode: Block) -> Mesh:
-            return (corner_of(mesh) if other is None else _beside(other, decode.mesh)).square()
+        def laid_out(decode: Block) -> Placement:
+            apart = (decode.mesh if other is None else _beside(other, decode.mesh)).square()
+            count, c = (
+                o.head_groups if o.prefill_head_groups is None else o.prefill_head_groups,
+                constants(apart.device),
+            )
+            own = replace(decode, mesh=apart, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
+            tokens = -(-prompt // apart.shape[0])
+            choices = with_experts(prefill_head_group_choices(own, tokens, c, count), tokens, c, o.experts)
+            return place_blocks(finish(decode), list(map(finish, choices)), prompt, prefill_price(c))
 
-        return first(lambda decode: laid_out(decode, apart(decode), finish), blocks(mesh))
-
-    def laid_out(decode: Block, apart: Mesh, finish: Callable[[Block], Block]) -> Placement:
-        count, c = o.head_groups if o.prefill_head_groups is None else o.prefill_head_groups, constants(apart.device)
-
-        own = replace(decode, mesh=apart, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
-        tokens = -(-prompt // apart.shape[0])
-        choices = with_experts(prefill_head_group_choices(own, tokens, c, count), tokens, c, o.experts)
-        return place_blocks(finish(decode), list(map(finish, choices)), prompt, prefill_price(c))
+        return first(laid_out, blocks(mesh))
 
     if o.mesh is not None:
         return placed(o.mesh, o.prefill_mesh)
@@ -99,7 +96,11 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
             f"prefill_mesh is on {prefill_mesh.device.name}, the mesh of decode on {mesh.device.name}; give the same "
             f"device to both"
         )
-    return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
+    return _corner(prefill_mesh, mesh.device)
+
+
+def _corner(mesh: Any, device: Any) -> Mesh:
+    return replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
 
 
 def _with_trees(block: Block) -> Block:

@@ -5,7 +5,6 @@ Buffers name their parameters and the partition specs of these (see `decoder.wei
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ from wafer_triton.device.dtype import STORED
 from wafer_triton.device.layout import MESH_AXES, MeshTensor, dimensions, scatter
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.device.modes import check_eager
-from wafer_triton.models.checkpoint.weights import StoredWeights
+from wafer_triton.models.checkpoint.weights import NamedWeights, StoredWeights
 from wafer_triton.models.place.storage import converted, magnitude
 from wafer_triton.place.need import needs_transpose, param_shapes, tile_shape, weights_of
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
@@ -59,7 +58,8 @@ def each(
 
 def _axes(cut: Parameter) -> list[str]:
     """Return the axis of the mesh that cuts each dimension, "" for a dimension with any other spec."""
-    return [group[0] if len(group) == 2 and group[0] in MESH_AXES else "" for group in _groups(cut)]
+    groups = dimensions(cut.pattern.partition("->")[0])
+    return [group[0] if len(group) == 2 and group[0] in MESH_AXES else "" for group in groups]
 
 
 def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -> torch.Tensor:
@@ -71,7 +71,7 @@ def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -
     shape = weights.shapes[name] if isinstance(weights, StoredWeights) else weights[name].shape
     for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
         here, rows = sides[axis], cut.rows if dim == cut.dim else None
-        tile = -(-size // mesh.length(axis)) if rows is None else rows.size // mesh.length(axis)
+        tile = -(-(size if rows is None else rows.size) // mesh.length(axis))
         held.append(tile * (here.stop - here.start))
         if rows is None:
             index.append(slice(min(here.start * tile, size), min(here.stop * tile, size)))
@@ -93,11 +93,8 @@ def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -
 
 def gather(cut: Parameter, tiles: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     """Return the weight from its tiles."""
-    if cut.rows is None:
-        return MeshTensor(mesh, tiles, cut.pattern, cut.shape, cut.sizes).gather()
-    held = (*cut.shape[: cut.dim], cut.rows.size, *cut.shape[cut.dim + 1 :])
-    whole = MeshTensor(mesh, tiles, cut.pattern, held, cut.sizes).gather()
-    return unpicked(whole, cut.rows, cut.dim)
+    whole = MeshTensor(mesh, tiles, cut.pattern, cut.cut_shape, cut.sizes).gather()
+    return whole if cut.rows is None else picked(whole, first_places(cut.rows), cut.dim)
 
 
 def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
@@ -118,13 +115,8 @@ def picker(rows: Index, dim: int, device: torch.device | str) -> Callable[[torch
     return pick
 
 
-def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
-    """Return the argument of `picked` from its result; if a row occurs several times, the first counts."""
-    return picked(values, first_places(rows), dim)
-
-
 def first_places(rows: Index) -> Index:
-    """Return where each row, in order, comes first among `rows`."""
+    """Return where each row, in order, comes first among `rows`: the values `picked` there are its argument again."""
     number, first = np.unique(rows, return_index=True)
     return first[number >= 0]
 
@@ -151,19 +143,25 @@ def fill(memory: Tiles, buffers: Mapping[str, Buffer], weights: Weights, layer: 
     A bias is repeated for each sequence. A matrix of a buffer in int8 or fp8 is rounded, see `storage`.
     """
     for name, buffer in buffers.items():
-        filled = Counter[Any]()  # elements of the last dimension so far, expert by expert
+        stored = buffer.dtype in STORED
         for cut in buffer.holds:
-            held = memory[name] if cut.experts is None else memory[name][:, :, slice(*cut.experts)]
-            start, stored = filled[cut.experts], buffer.dtype in STORED
+            held = part_of(memory[name], buffer, cut, mesh)
             if stored:
                 every = each(cut, weights, cut.of(layer), mesh, (slice(0, mesh.shape[0]), slice(0, mesh.shape[1])))
                 largest = torch.stack([magnitude(tiles) for _, tiles in every]).max()
             for cores, tiles in each(cut, weights, cut.of(layer), mesh, here):
                 if stored:
                     tiles = converted(tiles, buffer.dtype, largest)
-                own = held[cores][..., start : start + tiles.shape[-1]]
-                own.copy_(tiles.unsqueeze(2) if cut.repeated else tiles)
-            filled[cut.experts] = start + tiles.shape[-1]
+                held[cores].copy_(tiles.unsqueeze(2) if cut.repeated else tiles)
+
+
+def part_of(tiles: torch.Tensor, buffer: Buffer, cut: Parameter, mesh: Mesh) -> torch.Tensor:
+    """Return the part of a buffer's tiles [rows, cols, *tile] that holds one of its parameters."""
+    beside = [other for other in buffer.holds if other.experts == cut.experts]
+    widths = [tile_shape(other, mesh)[-1] for other in beside]
+    number = beside.index(cut)
+    own = tiles if cut.experts is None else tiles[:, :, slice(*cut.experts)]
+    return own[..., sum(widths[:number]) : sum(widths[: number + 1])]
 
 
 def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tiles:
@@ -176,44 +174,31 @@ def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tile
         pieces: dict[Any, list[torch.Tensor]] = {}  # side by side, expert by expert
         for cut in buffer.holds:
             pieces.setdefault(cut.experts, []).append(tiles_of(cut, weights[cut.of(layer)], block.mesh))
-        beside = [torch.cat(some, -1) if len(some) > 1 else some[0] for some in pieces.values()]
-        tiles[name] = skewed(buffer, torch.cat(beside, 2) if len(beside) > 1 else beside[0], block.mesh)
+        whole = torch.cat([torch.cat(beside, -1) for beside in pieces.values()], 2)
+        tiles[name] = skewed(buffer, whole, block.mesh)
     return tiles
 
 
 def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> torch.Tensor:
     """Return the tiles [rows, cols, experts of a region, ...] of a layer's experts."""
     (e, regions), mesh = block.experts_in_regions, block.mesh
-    size, held = mesh.shape[0] // regions.side, regions.held(e)
+    size = mesh.shape[0] // regions.side
     square = replace(mesh, rows=size, cols=size, origin=(0, 0), fold=(1, 1))
     model, width = block.shape.hidden_size, mesh.shape[0] * block.share(block.shape.hidden_size, "x")
 
     def tiles(cut: Parameter) -> torch.Tensor:
         """Return tiles on a region, whose columns hold whole columns of the mesh."""
-        weight, dim = weights[cut.of(layer)], _width_dim(cut)
+        weight, dim = weights[cut.of(layer)], next(dim for dim, axis in enumerate(_axes(cut)) if axis)
         padding = [0, 0] * (weight.ndim - 1 - dim) + [0, width - model]
         return scatter(torch.nn.functional.pad(weight, padding), square, cut.pattern, **cut.sizes).tiles
 
-    whole: torch.Tensor | None = None
+    whole = weights[buffer.holds[0].of(layer)].new_zeros((*mesh.shape, *buffer.tile))
     for region, living in enumerate(regions.living(e)):
         row, col = (number * size for number in divmod(region, regions.side))
         for place, expert in enumerate(living):
             own = [tiles(cut) for cut in buffer.holds if cut.experts == (expert, expert + 1)]
-            tile = torch.cat(own, -1)[:, :, 0]
-            if whole is None:
-                whole = tile.new_zeros((*mesh.shape, held, *tile.shape[2:]))
-            whole[row : row + size, col : col + size, place] = tile
-    assert whole is not None, "an expert in every region"
+            whole[row : row + size, col : col + size, place] = torch.cat(own, -1)[:, :, 0]
     return whole
-
-
-def _width_dim(cut: Parameter) -> int:
-    """Return the dimension of an expert's projection with the model's width, cut by a plain group of the pattern."""
-    return next(dim for dim, axis in enumerate(_groups(cut)) if len(axis) == 2)
-
-
-def _groups(cut: Parameter) -> list[list[str]]:
-    return dimensions(cut.pattern.partition("->")[0])
 
 
 def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
@@ -247,7 +232,7 @@ def sources(decode: Block, prefill: Block, kind: str, device: str) -> dict[str, 
     return found
 
 
-class PlacedWeights(Mapping[str, torch.Tensor]):
+class PlacedWeights(NamedWeights):
     """A model's parameters under Hugging Face names, put together from their tiles on access.
 
     `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has the tiles of the head on its own mesh,
@@ -271,18 +256,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
         self.places = {name: places[name] for name in param_shapes(block.shape) if name in places}
         self.shapes = {name: cut.shape for name, (_, _, cut, _) in self.places.items()}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
     def __getitem__(self, name: str) -> torch.Tensor:
         check_eager(f"the parameter {name} of a placed model")
         tiles, buffer, cut, mesh = self.places[name]
-        beside = [other for other in buffer.holds if other.experts == cut.experts]
-        widths = [tile_shape(other, mesh)[-1] for other in beside]
-        number = beside.index(cut)
-        start = sum(widths[:number])
-        tiles = tiles if cut.experts is None else tiles[:, :, slice(*cut.experts)]
-        return gather(cut, self.together(mesh, tiles[..., start : start + widths[number]]), mesh)
+        return gather(cut, self.together(mesh, part_of(tiles, buffer, cut, mesh)), mesh)

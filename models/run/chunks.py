@@ -69,11 +69,8 @@ class ChunkTiles:
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         for part, mask in zip(parts, self.masks(parts), strict=True):
             angles = (self.spread(values, part, "(y m) (x p)") for values in held)
-            given = {
-                prefill.HIDDEN: self.spread(x, part, prefill.HIDDEN_SPEC),
-                prefill.MASK: mask,
-            }
-            yield given | dict(zip(prefill.ANGLES, angles, strict=True))
+            activation = self.spread(x, part, prefill.HIDDEN_SPEC)
+            yield {prefill.HIDDEN: activation, prefill.MASK: mask, **dict(zip(prefill.ANGLES, angles, strict=True))}
 
     def spread(self, values: torch.Tensor, part: Chunk, pattern: str) -> torch.Tensor:
         """Return the tiles of a chunk's part of values [count, width], cut by `pattern`; padded rows are zeros."""

@@ -59,19 +59,19 @@ class Layer:
     @property
     def weights(self) -> dict[str, Tiles]:
         """The memory [rows, cols, *tile] of the weights of the layer's blocks, by kind."""
-        return {kind: self._weights(program) for kind, program in self.blocks.items()}
+        return {
+            kind: {
+                buffer.name: program.memory[buffer.name].unflatten(-1, held_tile(buffer))
+                for buffer in program.schedule.buffers.values()
+                if buffer.role == "weight"
+            }
+            for kind, program in self.blocks.items()
+        }
 
     @property
     def blocks(self) -> dict[str, Program]:
         """The programs that have the weights of the layer's blocks, by kind."""
         return dict(zip(self.kinds, (self.project, self.ffn), strict=True))
-
-    def _weights(self, program: Program) -> Tiles:
-        return {
-            buffer.name: program.memory[buffer.name].unflatten(-1, held_tile(buffer))
-            for buffer in program.schedule.buffers.values()
-            if buffer.role == "weight"
-        }
 
 
 class Decode:
@@ -180,14 +180,15 @@ class Decode:
             first.attend[sequence].write(blocks.MASK, bias.contiguous())
             for layer in self.layers:
                 layer.append[sequence].rebind(append)
-        if tuple(active) not in self.steps:  # on a GPU one graph
-            self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
-        self.steps[tuple(active)]()
+        which = tuple(active)
+        if which not in self.steps:  # on a GPU one graph
+            self.steps[which] = self.executor.capture(partial(self.step, which))
+        self.steps[which]()
         for sequence in active:  # while a GPU runs the step; the next one looks its append up
             if counts[sequence] + 1 < caches[sequence].capacity:
                 schedule(blocks.append, self.block, sequence, counts[sequence] + 1, caches[sequence].prefilled)
         self.executor.check()
-        return self.results[tuple(active)].clone()  # the next step overwrites it
+        return self.results[which].clone()  # the next step overwrites it
 
     def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[ScheduleRuns]:
         """Yield the schedules that run for a token of each sequence through all layers.

@@ -16,14 +16,25 @@ from wafer_triton.place.transfers import ScheduleRuns
 
 
 class End:
-    """The embedding or the head: a sub-layer with resident `memory`, on the mesh of the head's block."""
+    """The embedding or the head: a sub-layer with resident `memory`, on the mesh of the head's block.
+
+    Its weights lie in memory of its own, or in that of another which `shared` gives. Without weights, as on ranks that
+    do not hold them, it only counts.
+    """
 
     sub_layer: SubLayer
     kind: str
 
-    def __init__(self, block: Block, executor: Executor, memory: Tiles) -> None:
-        self.block, self.executor, self.memory = block, executor, memory
+    def __init__(
+        self, block: Block, executor: Executor, weights: Weights | None, shared: Tiles | None = None
+    ) -> None:  # fmt: skip
+        self.block, self.executor = block, executor
         self.programs: dict[int, Program] = {}
+        held = {} if weights is None else weights_of(block, self.kind, "decode")
+        memory = executor.allocate_all(schedule(self.sub_layer, block, 1), held) if shared is None else shared
+        self.memory = {name: memory[name] for name in held}
+        if weights is not None:
+            self.place(weights)
 
     @property
     def most_tokens(self) -> int:
@@ -56,15 +67,9 @@ class End:
 
 
 class Head(End):
-    """The final norm and the LM head; without weights, as on ranks that do not hold it, it only counts."""
+    """The final norm and the LM head."""
 
     sub_layer, kind = blocks.head, "head"
-
-    def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
-        names = () if weights is None else weights_of(block, self.kind, "decode")
-        super().__init__(block, executor, executor.allocate_all(schedule(self.sub_layer, block, 1), names))
-        if weights is not None:
-            self.place(weights)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,23 +85,13 @@ class Head(End):
 
 
 class Embedding(End):
-    """The embedding; its table is the head's in a tied model, else its own in a region like the head's.
-
-    Without weights it only counts.
-    """
+    """The embedding; its table is the head's in a tied model, else its own in a region like the head's."""
 
     sub_layer, kind = blocks.embed, "embedding"
 
     def __init__(self, head: Head, weights: Weights | None) -> None:
-        block, executor, self.tied = head.block, head.executor, head.block.shape.tie_word_embeddings
-        memory: Tiles = {}
-        if weights is not None and self.tied:
-            memory = {name: head.memory[name] for name in weights_of(block, self.kind, "decode")}
-        elif weights is not None:
-            memory = executor.allocate_all(schedule(self.sub_layer, block, 1), weights_of(block, self.kind, "decode"))
-        super().__init__(block, executor, memory)
-        if weights is not None:
-            self.place(weights)
+        self.tied = head.block.shape.tie_word_embeddings
+        super().__init__(head.block, head.executor, weights, head.memory if self.tied else None)
 
     def place(self, weights: Weights) -> None:
         """Write a table of its own into memory, in place of an earlier one."""

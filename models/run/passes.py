@@ -54,18 +54,6 @@ class Passes:
         self.shape, self.dtype, self.device, self.gather = shape, dtype, device, gather
         self.ran: list[Forward] = []
 
-    def add(self, mode: str, contexts: Sequence[int], expert_ids: list[torch.Tensor], *due: Due) -> None:
-        """Add a pass."""
-        self.ran.append(Forward(mode, contexts, expert_ids, list(due)))
-
-    def sent(self, passes: int, overflow: int) -> None:
-        """Add to the last pass its passes to experts in regions, and the rows that did not fit in the first."""
-        self.ran[-1].sent = passes, overflow
-
-    def also(self, due: Due) -> None:
-        """Add to the time of the last pass."""
-        self.ran[-1].due.append(due)
-
     def __iter__(self) -> Iterator[cap.Pass]:
         return (each.measured(self.device) for each in self._whole())
 

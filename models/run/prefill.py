@@ -14,7 +14,6 @@ import torch
 
 from wafer_triton.decoder import prefill as prefill_blocks
 from wafer_triton.decoder.block import Block, SubLayer, schedule
-from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.decoder.expert_regions import prefill_pass
 from wafer_triton.device.modes import plain
 from wafer_triton.emulate.executor import Executor
@@ -27,6 +26,7 @@ from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.text.progress import Progress, silent
 
 Programs = Mapping[str, Program]  # programs of a chunk, by the kind of block
+Sizes = tuple[tuple[int, int], ...]  # the tokens and the past of the rows of a chunk and of those before it
 
 
 def _write(program: Program, tiles: Tiles) -> None:
@@ -108,8 +108,8 @@ class PrefillRun:
 
     def forget(self) -> None:
         """Drop the records of launches, which hold the addresses of weights."""
-        self.steps: dict[tuple[tuple[int, int], ...], Call] = {}
-        self.results: dict[tuple[tuple[int, int], ...], Tiles] = {}
+        self.steps: dict[Sizes, Call] = {}
+        self.results: dict[Sizes, Tiles] = {}
 
     def _launched(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], progress: Progress
@@ -122,14 +122,13 @@ class PrefillRun:
                 (first, second), result = self._pair(every[number], layer), results[number]
                 if len(parts) > 1 or layer == self.numbers[0]:
                     _write(first, inputs[number] | {prefill_blocks.HIDDEN: result[prefill_blocks.HIDDEN]})
-                if (
-                    prefill_blocks.REAL in second.schedule.buffers
-                ):  # tokens alone, without padding, go to experts in regions
+                in_regions = prefill_blocks.REAL in second.schedule.buffers
+                if in_regions:  # tokens alone, without padding, go to experts
                     real = (part.position >= 0).to(result[prefill_blocks.HIDDEN].dtype)[:, None]
                     second.write(prefill_blocks.REAL, real.expand(-1, self.side, -1).contiguous())
                 self._layer(first, second, part, repeated, layer, results[: number + 1])
-                if self.block.expert_regions is not None and prefill_blocks.EXPERT_IDS in second.schedule.buffers:
-                    self._send(second, number, part, self.block.expert_regions)
+                if in_regions:
+                    self._send(second, number, part)
                 if len(parts) > 1 or layer == self.numbers[-1]:
                     result[prefill_blocks.HIDDEN] = second.read(prefill_blocks.HIDDEN)
             progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
@@ -159,9 +158,7 @@ class PrefillRun:
         return results
 
     @plain()  # the results are kept
-    def _chunk(
-        self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Tiles]
-    ) -> None:
+    def _chunk(self, kinds: Sizes, programs: Programs, part: Chunk, before: Sequence[Tiles]) -> None:
         """Run a chunk with written inputs through all layers; `results` gets its keys, values and activation.
 
         Results keep their addresses, as the records of later chunks read them.
@@ -218,13 +215,14 @@ class PrefillRun:
         each = zip(ids, self.numbers, strict=True)
         return [tokens for tokens, layer in each if "experts" in self.block.shape.kinds(layer)]
 
-    def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
+    def _send(self, routing: Program, number: int, part: Chunk) -> None:
         """Run the passes that bring a chunk's tokens to their experts, after the routing."""
-        passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
+        capacity = self.block.experts_in_regions[1].capacity
+        passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // capacity)
         for each in range(passes):
             self._bound("experts", prefill_pass, (part.tokens, 0, each)).run()
         self.passes[number] += passes
-        self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
+        self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= capacity).sum())
 
     def _bound(self, kind: str, adds: SubLayer, args: tuple[int, ...]) -> Program:
         key = (adds, args)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial, wraps
-from itertools import chain
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,7 +21,7 @@ from wafer_triton.models.place.moves import Phases
 from wafer_triton.models.run.chunks import chunks
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.passes import Passes
+from wafer_triton.models.run.passes import Forward, Passes
 from wafer_triton.models.run.pipeline import PipelineStage
 from wafer_triton.models.run.prefill import PrefillRun
 from wafer_triton.ops.recording import Due, Ledger, open_recordings
@@ -97,13 +96,13 @@ class Session(PlacedModule):
         device = self.block.mesh.device
         return {
             phase: Prediction.of(cost, device, self.ran[phase])
-            for phase, cost in ((phase, ledger.record.cost) for phase, ledger in self.ledgers.items())
-            if cost.rounds
+            for phase, ledger in self.ledgers.items()
+            if (cost := ledger.record.cost).rounds
         }
 
     def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[ScheduleRuns]:
-        ends = self.embedding.runs(self.batch), self.head.runs(self.batch)
-        return [*self.layers.runs(held), *self.hand_off, *chain(*ends)]
+        head = self.head.runs(self.batch)
+        return [*self.layers.runs(held), *self.hand_off, *self.embedding.runs(self.batch), *head]
 
     def _count(self, phase: str, *due: Due, tokens: int = 0) -> None:
         for entry in due:
@@ -149,11 +148,10 @@ class Session(PlacedModule):
         for number in active:
             self.room(self.counts[number] + 1, self.caches[number].prefilled)
         ids = self._known([0 if token is None else token for token in tokens])
-        angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
-        rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
+        cos, sin = zip(*(self.config.angles(torch.tensor([count]), count + 1) for count in self.counts), strict=True)
         self.version += 1
         self._enter("decode")
-        state = rotary, self.counts, self.caches, active
+        state = (torch.cat(cos), torch.cat(sin)), self.counts, self.caches, active
         look_up = None if self.layers.embedding else self.embedding.run
         with self._attempt():
             logits = self.pipeline.step(ids, look_up, lambda x: self.layers.run(x, *state), self.head.dtype)
@@ -162,7 +160,8 @@ class Session(PlacedModule):
         self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        self.passes.add("decode", [self.counts[number] for number in active], self.layers.expert_ids(active), due)
+        contexts = [self.counts[number] for number in active]
+        self.passes.ran.append(Forward("decode", contexts, self.layers.expert_ids(active), [due]))
         return logits
 
     def embed(self, tokens: Prompt) -> torch.Tensor:
@@ -241,10 +240,9 @@ class Session(PlacedModule):
             every = self.pipeline.gather(passes) if passes else []
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
-        ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
-        self.passes.add("prefill", [count], self._prefill.expert_ids, *ran)
-        if self._prefill.passes:
-            self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
+        ran: list[Due] = [lru_cache(partial(self.embedding.prompt_runs, count)), layers]
+        sent = (sum(passes), self._prefill.overflow) if passes else None
+        self.passes.ran.append(Forward("prefill", [count], self._prefill.expert_ids, ran, sent))
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
@@ -252,7 +250,7 @@ class Session(PlacedModule):
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Return a function that returns the logits of x on every rank, once the last stage has computed them."""
         due = partial(self.head.runs, len(x))
-        self.passes.also(due)
+        self.passes.ran[-1].due.append(due)
         self._count("prefill", due)
         own = self.head.run(x) if self.pipeline.has_head else None
         return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)

@@ -166,14 +166,14 @@ def test_says_which_extra_is_missing(run, monkeypatch):
 
 
 def test_ctrl_c_keeps_the_text_so_far(run, monkeypatch):
-    step, whole = WaferForCausalLM.step, outcome(run)
+    advance, whole = WaferForCausalLM.advance, outcome(run)
 
-    def stops_at_the_third(model, token):
+    def stops_at_the_third(model, tokens):
         if model.count == 7:
             raise KeyboardInterrupt
-        return step(model, token)
+        return advance(model, tokens)
 
-    monkeypatch.setattr(WaferForCausalLM, "step", stops_at_the_third)
+    monkeypatch.setattr(WaferForCausalLM, "advance", stops_at_the_third)
     code, out, err = run("--json")
     made = json.loads(out)
     assert code == 130 and made["interrupted"]

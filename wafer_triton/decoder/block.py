@@ -124,6 +124,11 @@ class Block:
         return self.query_heads + 2 * self.kv_heads
 
     @property
+    def gemv_options(self) -> dict[str, Any]:
+        """The options of a product of decode."""
+        return {"accumulate": self.accumulate, "groups": self.groups}
+
+    @property
     def head_reduce_options(self) -> dict[str, Any]:
         """Return the options of an all-reduce along x that sums over the columns of a head."""
         if self.head_groups == 1:
@@ -188,6 +193,10 @@ class Block:
         c = self.shape
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
 
+    def residual(self, b: Builder, *steps: Any) -> None:
+        """Add y to x; `steps` come first in the round."""
+        b.round(*steps, b.local("add", "x", ("x", "y"), size=b.buffers["x"].numel), label="residual")
+
     def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *steps: Any) -> None:
         """Set `outs` (q, k, v) to the projections qkv [tokens, all heads, head] after RoPE.
 
@@ -197,31 +206,32 @@ class Block:
         if c.qkv_bias:
             b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv_width), label="bias")
         if c.qk_norm:
-            (self._joint_norm if c.qk_norm_whole else self._head_norm)(b, tokens)
+            self._head_norm(b, tokens)
         if c.clip_qkv is not None:
             b.round(b.local("clip", "qkv", "qkv", size=tokens * self.qkv_width, limit=c.clip_qkv), label="clip")
         turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head_width, **self.head_counts)
         b.round(turned, *steps, label="rope")
 
     def _head_norm(self, b: Builder, tokens: int) -> None:
-        """Add RMSNorm of each query and key head, over the columns of its head group."""
-        squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
-        b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head_width), label="head norm")
-        all_reduce(b, squares, "x", label="head norm", **self.head_reduce_options)
-        self._scale_heads(b, tokens, squares, width=self.shape.head_dim)
+        """Add RMSNorm of each query and key head, over the columns of its head group.
 
-    def _joint_norm(self, b: Builder, tokens: int) -> None:
-        """Add RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
-        c, squares = self.shape, b.buffer("heads.squares", (tokens, 2), "fp32")
-        copies = int((self.layout.rows("k") >= 0).sum()) // c.kv_width
-        sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "width": c.q_width, "kv_width": copies * c.kv_width}
-        b.round(b.local("mean_squares", squares, "qkv", **sizes, **self.head_counts), label="head norm")
-        all_reduce(b, squares, "x", label="head norm", groups=self.groups)
-        self._scale_heads(b, tokens, squares, width=1, first=self.query_heads)
-
-    def _scale_heads(self, b: Builder, tokens: int, squares: str, **more: int) -> None:
-        sizes: dict[str, Any] = {"m": tokens, "n": self.head_width, "eps": self.shape.rms_norm_eps, **more}
-        sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
+        With `qk_norm_whole` all query heads share one, and all key heads another, each as often as columns repeat it.
+        """
+        c, all_heads, n = self.shape, self.all_heads, self.head_width
+        squares = b.buffer("heads.squares", (tokens, 2 if c.qk_norm_whole else all_heads), "fp32")
+        over: dict[str, Any] = self.head_reduce_options
+        sizes: dict[str, Any] = {"m": tokens, "n": n, "eps": c.rms_norm_eps}
+        if c.qk_norm_whole:
+            over, copies = {"groups": self.groups}, int((self.layout.rows("k") >= 0).sum()) // c.kv_width
+            widths: dict[str, Any] = {"width": c.q_width, "kv_width": copies * c.kv_width, **self.head_counts}
+            sums = b.local("mean_squares", squares, "qkv", m=tokens, n=n, **widths)
+            sizes |= {"width": 1, "first": self.query_heads}
+        else:
+            sums = b.local("sum_squares", squares, "qkv", m=tokens * all_heads, n=n)
+            sizes["width"] = c.head_dim
+        b.round(sums, label="head norm")
+        all_reduce(b, squares, "x", label="head norm", **over)
+        sizes |= {"groups": all_heads, "kept": self.kv_heads}
         b.round(b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes), label="head norm")
 
 

@@ -64,10 +64,10 @@ def project(b: Builder, block: Block) -> None:
     m = block.batch
     _attention(b, block)
     d = block.share(block.shape.hidden_size, "y")
-    b.buffer("h", (m, d), block.dtype)
+    b.like("h", "x")
     _heads(b, block, "output", "q", "k", "v")
     block.norm(b, "y")
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "qkv"}
+    run = block.gemv_options | {"label": "qkv"}
     if block.unfused:  # one product and one reduction, whose thirds q, k and v are slots
         assert m == 1, "thirds of several tokens' projections are no slots"
         b.buffer("qkv", (1, block.qkv_width // 3), block.sum_dtype, slots=3)
@@ -125,9 +125,8 @@ def output(b: Builder, block: Block) -> None:
     d, width = block.share(block.shape.hidden_size, "y"), block.query_heads * block.head_width
     _heads(b, block, "input", "att")
     b.buffer("y", (m, d), block.sum_dtype)
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "output projection"}
-    meshgemv(b, Slot("att", None), "wo", "y", "x", m=m, k=width, n=d, **run)
-    b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+    meshgemv(b, Slot("att", None), "wo", "y", "x", m=m, k=width, n=d, label="output projection", **block.gemv_options)
+    block.residual(b)
 
 
 @sub_layer("decode feed-forward", "decode", HEADS)
@@ -137,16 +136,16 @@ def ffn(b: Builder, block: Block) -> None:
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
     b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "y")
-    b.buffer("h", (m, d), block.dtype)
+    b.like("h", "x")
     b.buffer("gu", (m, 2 * f), block.sum_dtype)
     b.buffer("act", (m, f), block.dtype)
     b.buffer("y", (m, d), block.sum_dtype)
     block.norm(b, "y")
-    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, "groups": block.groups}
+    run = block.gemv_options | {"m": m}
     meshgemv(b, "h", "wgu", "gu", "y", k=d, n=2 * f, label="gate and up", **run)
     b.round(b.local("silu_mul", "act", "gu", m=m, n=f), label="silu")
     meshgemv(b, "act", "wdown", "y", "x", k=f, n=d, label="down", **run)
-    b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+    block.residual(b)
 
 
 @sub_layer("embedding", "decode", HEADS)
@@ -170,13 +169,12 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
-    weights.final_norm(b, block)
+    weights.norm(b, block, "y", weights.NORM)
     weights.table(b, block, embedding=False)
-    b.buffer("h", (tokens, d), block.dtype)
+    b.like("h", "x")
     b.buffer("logits", (tokens, v), block.sum_dtype, "output", pattern="m (x v)")
     block.norm(b, "y")
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
-    meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)
+    meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **block.gemv_options)
 
 
 def sub_layers_of(block: Block, kind: str) -> SubLayers:
@@ -196,17 +194,14 @@ def sub_layers_of(block: Block, kind: str) -> SubLayers:
 
 def most_tokens(end: SubLayer, block: Block) -> int:
     """Return the most tokens, a power of two up to 32, that `embed` or `head` takes at once on the block's mesh."""
-    return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(end, block, tokens))
+    limit = block.mesh.device.sram_bytes
+    return next((m for m in (32, 16, 8, 4, 2) if sram.account(draft(end, block.anywhere, m)).peak_bytes <= limit), 1)
 
 
 def batches(end: SubLayer, block: Block, tokens: int) -> dict[int, int]:
     """Return {tokens at once: number of runs} of `embed` or `head` for `tokens` tokens in all."""
     most = most_tokens(end, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
-
-
-def _fits(end: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(draft(end, block.anywhere, tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
@@ -231,12 +226,11 @@ def head_block(block: Block) -> Block:
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
-        if _fits(head, bigger, block.batch):
+        try:
+            sram.check(draft(head, bigger, block.batch))
             return bigger
-    try:
-        sram.check(draft(head, bigger, block.batch))
-    except SramError as error:
-        reason = error
+        except SramError as error:
+            reason = error
     raise MeshError(
         f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
         f"take another mesh or a larger device ({reason})"

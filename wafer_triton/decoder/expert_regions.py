@@ -75,11 +75,11 @@ def _shared(b: Builder, block: Block, m: int) -> None:
     e = block.experts
     d, f = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x")
     weights.shared_expert(b, block)
-    b.buffer("h.shared", (m, d), block.dtype)
+    b.like("h.shared", "h")
     b.buffer("gu.shared", (m, 2 * f), block.sum_dtype)
     b.buffer("act.shared", (m, f), block.dtype)
     b.buffer("y", (m, d), block.sum_dtype)
-    b.buffer("y.shared", (m, d), block.sum_dtype)
+    b.like("y.shared", "y")
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate}
     b.round(b.local("copy", "h.shared", "h", size=m * d), label="shared expert")
     align(b, "h.shared", "x")
@@ -88,7 +88,7 @@ def _shared(b: Builder, block: Block, m: int) -> None:
     align(b, "act.shared", "x")
     meshgemm(b, "act.shared", "wdown.shared", "y.shared", k=f, n=d, label="shared expert", **run)
     scaled = b.local("scale_rows", "y", ("y.shared", "shares"), m=m, n=d, per_token=e.per_token, column=e.top_k)
-    b.round(scaled, b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+    block.residual(b, scaled)
 
 
 def _pass(b: Builder, block: Block, m: int, number: int) -> None:
@@ -99,14 +99,14 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     weights.experts_in_regions(b, block)
     sums, dtype = block.sum_dtype, block.dtype
     b.buffer("sent", (side, side, capacity * (d + 1)), dtype)
-    b.buffer("arrived", (side, side, capacity * (d + 1)), dtype)
+    b.like("arrived", "sent")
     b.buffer("a", (rows, whole), dtype)
     b.buffer("arrived_ids", (rows,), "fp32")
     b.buffer("gu", (rows, 2 * f), sums)
     b.buffer("act", (rows, f), dtype)
     b.buffer("yr", (rows, whole), sums)
     b.buffer("returned", (side, side, capacity * d), dtype)
-    b.buffer("back", (side, side, capacity * d), dtype)
+    b.like("back", "returned")
     b.buffer("y", (m, d), sums)
     taken: dict[str, Any] = {"m": m, "k": e.top_k, "n": d, "regions": regions.count, "held": held}
     taken |= {"capacity": capacity, "first": number * capacity}
@@ -126,4 +126,4 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     b.round(b.local("unpermute", "returned", "yr", **moved), label="combine")
     all_to_all(b, "returned", "back", size=capacity * d, regions=(side, side), back=True, label="combine")
     combined = b.local("combine", "y", ("back", "slots", "ranks", "shares"), per_token=e.per_token, **taken)
-    b.round(combined, b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+    block.residual(b, combined)

@@ -18,15 +18,13 @@ from wafer_triton.decoder.block import HEADS, HIDDEN_SPECS, ROWS, Block, sub_lay
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Local
 
-Product = Callable[[str, str], Local]  # of the buffers of both operands
-
 
 @sub_layer("decode experts", "decode", HEADS)
 def decode_experts(b: Builder, block: Block) -> None:
     """Add to x the chosen experts' outputs times their shares; the choice is expert_ids [tokens, per_token]."""
 
-    def reduced(product: Product, w: str, y: str, axis: str, label: str) -> None:
-        b.round(product("h" if axis == "y" else "act", w), label=label)
+    def reduced(product: Local, a: str, w: str, y: str, axis: str, label: str) -> None:
+        b.round(product, label=label)
         all_reduce(b, y, axis, groups=block.groups, label=label)
 
     _experts(b, block, "y", block.batch, reduced)
@@ -39,10 +37,9 @@ def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
     The tiles of all experts circle along y, and each core multiplies by the experts of its row's tokens.
     """
 
-    def shifted(product: Product, w: str, y: str, axis: str, label: str) -> None:
-        a = "h" if w == "wgu" else "act"
+    def shifted(product: Local, a: str, w: str, y: str, axis: str, label: str) -> None:
         align(b, a, "x")
-        compute_shift(b, a, w, product(a, w), label=label)
+        compute_shift(b, a, w, product, label=label)
 
     _experts(b, block, "x", tokens, shifted)
 
@@ -50,31 +47,26 @@ def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
 def _experts(b: Builder, block: Block, axis: str, m: int, add_product: Callable[..., None]) -> None:
     """Add the block for m tokens a core, the model's width cut along `axis`.
 
-    `add_product(product, w, y, axis, label)` adds the rounds of a local product with weights w into buffer y: of h, its
-    width cut along y, or of act along x.
+    `add_product(product, a, w, y, axis, label)` adds the rounds of a local product of a, whose width is cut along an
+    axis in decode, with weights w into buffer y.
     """
     c, e = block.shape, block.experts
     d, f, per_token = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.per_token
     b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPECS[axis])
     weights.experts(b, block, axis)
-    b.buffer("h", (m, d), block.dtype)
+    b.like("h", "x")
     b.buffer("shares", (m, per_token), "fp32")
     b.buffer("gu", (m, per_token, 2 * f), block.sum_dtype)
     b.buffer("act", (m, per_token, f), block.dtype)
     b.buffer("y", (m, d), block.sum_dtype)
     add_router(b, block, axis, m)
     sizes: dict[str, Any] = {"m": m, "per_token": per_token, "experts": e.tiles, "accumulate": block.accumulate}
-
-    def gate_up(a: str, w: str) -> Local:
-        return b.local("expert_gemm", "gu", (a, w, "expert_ids"), k=d, n=2 * f, **sizes)
-
-    def down(a: str, w: str) -> Local:
-        return b.local("expert_sum", "y", (a, w, "expert_ids", "shares"), k=f, n=d, **sizes)
-
-    add_product(gate_up, "wgu", "gu", "y", "gate and up")
+    gate_up = b.local("expert_gemm", "gu", ("h", "wgu", "expert_ids"), k=d, n=2 * f, **sizes)
+    down = b.local("expert_sum", "y", ("act", "wdown", "expert_ids", "shares"), k=f, n=d, **sizes)
+    add_product(gate_up, "h", "wgu", "gu", "y", "gate and up")
     b.round(b.local("silu_mul", "act", "gu", m=m * per_token, n=f), label="silu")
-    add_product(down, "wdown", "y", "x", "down")
-    b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+    add_product(down, "act", "wdown", "y", "x", "down")
+    block.residual(b)
 
 
 def add_router(b: Builder, block: Block, axis: str, m: int) -> None:

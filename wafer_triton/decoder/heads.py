@@ -57,9 +57,8 @@ class HeadGroups:
     def query_heads(self) -> int:
         """Return the query heads of a core: those of its key-value heads, or as few of one as the groups allow."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
-        if self.count <= total:
-            return self.kv_heads * each
-        return next(few for few in range(1, each + 1) if total * -(-each // few) <= self.count)
+        fits = (few for few in range(1, each + 1) if total * -(-each // few) <= self.count)
+        return self.kv_heads * next(fits, each)
 
     @property
     def pairs(self) -> int:
@@ -75,15 +74,12 @@ class HeadGroups:
     def heads_of_group(self) -> dict[str, Index]:
         """[groups, heads of a core]: the query ("q") and key-value ("k", "v") heads of each group, -1 for none."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
-        group = np.arange(self.count)[:, None]
-        if self.count <= total:
-            kv = _up_to(group * self.kv_heads + np.arange(self.kv_heads), total)
-            q = np.where(kv[..., None] < 0, -1, kv[..., None] * each + np.arange(each)).reshape(self.count, -1)
-        else:
-            copies = -(-each // self.query_heads)
-            kv = _up_to(group // copies, total)
-            own = _up_to(group % copies * self.query_heads + np.arange(self.query_heads), each)
-            q = np.where((kv < 0) | (own < 0), -1, kv * each + own)
+        group, few = np.arange(self.count)[:, None], self.query_heads // self.kv_heads
+        copies = -(-each // few)  # groups that repeat a key-value head, and divide its query heads
+        kv = _up_to(group // copies * self.kv_heads + np.arange(self.kv_heads), total)
+        own = _up_to(group % copies * few + np.arange(few), each)
+        of, query = kv[:, :, None], own[:, None]
+        q = np.where((of < 0) | (query < 0), -1, of * each + query).reshape(self.count, -1)
         return {"q": q, "k": kv, "v": kv}
 
     @cached_property

@@ -53,7 +53,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
         for name in ANGLES:
             b.buffer(name, (tokens, block.pairs), block.dtype, "input", pattern="(y m) (x p)")
         b.buffer("qkv", (tokens, block.qkv_width), block.sum_dtype)
-    b.buffer("h", (tokens, d), block.dtype)
+    b.like("h", "x")
     b.buffer("q", (tokens, q_heads, width), block.dtype, "output", pattern="(y m) h (x e)")
     for name in ("k", "v"):
         b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output", pattern="(y m) g (x e)")
@@ -79,7 +79,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     (_attend if block.head_groups == 1 else _attend_in_groups)(b, block, tokens, entries)
     align(b, "att", "x")
     meshgemm(b, "att", "wo", "y", k=q_heads * width, n=d, label="output projection", **run)
-    b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
+    block.residual(b)
 
 
 def _attend(b: Builder, block: Block, m: int, entries: int) -> None:
@@ -128,7 +128,7 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "x")
-    b.buffer("h", (tokens, d), block.dtype)
+    b.like("h", "x")
     gates = 2 if block.unfused else 1  # each in a slot, or side by side
     b.buffer("gu", (tokens, 2 * f // gates), block.sum_dtype, slots=gates)
     b.buffer("act", (tokens, f), block.dtype)
@@ -144,7 +144,7 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
         b.round(b.local("silu_mul", "act", "gu", m=tokens, n=f), label="silu")
     align(b, "act", "x")
     meshgemm(b, "act", "wdown", "y", k=f, n=d, label="down", **run)
-    b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
+    block.residual(b)
 
 
 SUB_LAYERS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block

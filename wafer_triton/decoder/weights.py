@@ -11,17 +11,22 @@ from __future__ import annotations
 import numpy as np
 
 from wafer_triton.decoder.block import ROWS, Block
-from wafer_triton.decoder.heads import HeadGroups
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Index, Parameter
-from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import SHARED, SHARED_GATE, names_of
 
 LAYER = "model.layers.{}."
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 NORM = "model.norm.weight"
-Held = dict[str, tuple[Parameter, ...]]  # the parameters of buffers by name
+SECOND_NORM = f"{LAYER}post_attention_layernorm.weight"
+
+
+def norm(b: Builder, block: Block, axis: str, name: str) -> None:
+    """Declare the weight of a norm of the model's width."""
+    width = block.shape.hidden_size
+    held = Parameter(name, (width,), f"({axis} d)")
+    b.buffer("norm", (block.share(width, axis),), block.dtype, "weight", holds=(held,))
 
 
 def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
@@ -29,78 +34,64 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
 
     The projections lie side by side, or in prefill of the paper-benchmark program in buffers of their own.
     """
-    c, d = block.shape, block.share(block.shape.hidden_size, axis)
-    held, skew = _attention(block.layout, axis), _skew(block, axis)
-    b.buffer("norm", (d,), block.dtype, "weight", holds=held["norm"])
-    widths = {"wq": block.query_heads, "wk": block.kv_heads, "wv": block.kv_heads}
-    for name, heads in widths.items() if block.unfused and skew else [("wqkv", block.all_heads)]:
-        b.buffer(name, (d, heads * block.head_width), block.weight_dtype, "weight", holds=held[name], skew=skew)
-    width = block.query_heads * block.head_width
-    b.buffer("wo", (width, d), block.weight_dtype, "weight", holds=held["wo"], skew=skew)
-    if c.qkv_bias:
-        cut = f"{ROWS[axis]} (x n)"
-        b.buffer("bqkv", (tokens, block.qkv_width), block.dtype, "weight", pattern=cut, holds=held["bqkv"])
-    if c.qk_norm:
-        b.buffer(
-            "qk_norm",
-            (block.query_heads + block.kv_heads, block.head_width),
-            block.dtype,
-            "weight",
-            holds=held["qk_norm"],
-        )
-
-
-def _attention(layout: HeadGroups, axis: str) -> Held:
-    c, across = layout.shape, _across(axis)
-    width, attention = c.hidden_size, f"{LAYER}self_attn."
+    c, layout, skew = block.shape, block.layout, _skew(block, axis)
+    width, d, names = c.hidden_size, block.share(c.hidden_size, axis), f"{LAYER}self_attn."
+    heads = {"q": block.query_heads, "k": block.kv_heads, "v": block.kv_heads}
+    widths = {"q": c.q_width, "k": c.kv_width, "v": c.kv_width}
     # the one head of the paper-benchmark program is cut evenly
     rows: dict[str, Index | None] = {part: layout.rows(part) if c.rotary else None for part in "qkv"}
-    widths = {"q": c.q_width, "k": c.kv_width, "v": c.kv_width}
-    held = {
-        "norm": (Parameter(f"{LAYER}input_layernorm.weight", (width,), f"({axis} d)"),),
-        "wqkv": tuple(
-            Parameter(f"{attention}{part}_proj.weight", (widths[part], width), "(x n) (y d) -> d n", rows[part])
-            for part in rows
-        ),
-        "wo": (
-            Parameter(f"{attention}o_proj.weight", (width, c.q_width), f"({axis} d) ({across} n) -> n d", rows["q"], 1),
-        ),
+    projections = {
+        part: Parameter(f"{names}{part}_proj.weight", (widths[part], width), "(x n) (y d) -> d n", rows[part])
+        for part in rows
     }
-    held |= {f"w{part}": (projection,) for part, projection in zip("qkv", held["wqkv"], strict=True)}
+    norm(b, block, axis, f"{LAYER}input_layernorm.weight")
+    for parts in "qkv" if block.unfused and skew else ("qkv",):
+        size = sum([heads[part] for part in parts]) * block.head_width
+        holds = [projections[part] for part in parts]
+        b.buffer(f"w{parts}", (d, size), block.weight_dtype, "weight", holds=holds, skew=skew)
+    cut = f"({axis} d) ({_across(axis)} n) -> n d"
+    output = Parameter(f"{names}o_proj.weight", (width, c.q_width), cut, rows["q"], 1)
+    tile = (block.query_heads * block.head_width, d)
+    b.buffer("wo", tile, block.weight_dtype, "weight", holds=(output,), skew=skew)
     if c.qkv_bias:
-        held["bqkv"] = tuple(
-            Parameter(f"{attention}{part}_proj.bias", (widths[part],), "(x n)", rows[part], repeated=True)
-            for part in rows
-        )
+        biases = [
+            Parameter(f"{names}{part}_proj.bias", (widths[part],), "(x n)", rows[part], repeated=True) for part in rows
+        ]
+        cut = f"{ROWS[axis]} (x n)"
+        b.buffer("bqkv", (tokens, block.qkv_width), block.dtype, "weight", pattern=cut, holds=biases)
     if c.qk_norm:  # of all heads, or of a head alone, repeated for all of them
-        own = {part: layout.rows(part) for part in "qk"}
-        if not c.qk_norm_whole:
-            own = {part: np.where(own[part] < 0, -1, own[part] % c.head_dim) for part in own}
-            widths = dict.fromkeys(widths, c.head_dim)
-        held["qk_norm"] = tuple(
-            Parameter(f"{attention}{part}_norm.weight", (widths[part],), "(x n)", own[part]) for part in own
-        )
-    return held
+        norms = []
+        for part in "qk":
+            own, size = layout.rows(part), widths[part]
+            if not c.qk_norm_whole:
+                own, size = np.where(own < 0, -1, own % c.head_dim), c.head_dim
+            norms.append(Parameter(f"{names}{part}_norm.weight", (size,), "(x n)", own))
+        tile = (block.query_heads + block.kv_heads, block.head_width)
+        b.buffer("qk_norm", tile, block.dtype, "weight", holds=norms)
 
 
 def ffn(b: Builder, block: Block, axis: str) -> None:
     """Declare a feed-forward block's weights, gate and up as the projections of `attention`."""
-    c, skew = block.shape, _skew(block, axis)
-    d, f = block.share(c.hidden_size, axis), block.share(c.intermediate_size, "x")
-    gate, up, down = _gated(c.hidden_size, c.intermediate_size, axis, "mlp.")
-    b.buffer("norm", (d,), block.dtype, "weight", holds=(_second_norm(c, axis),))
-    for name, held in {"wg": (gate,), "wu": (up,)}.items() if block.unfused and skew else [("wgu", (gate, up))]:
-        b.buffer(name, (d, len(held) * f), block.weight_dtype, "weight", holds=held, skew=skew)
-    b.buffer("wdown", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
+    norm(b, block, axis, SECOND_NORM)
+    _dense(b, block, axis, block.shape.intermediate_size, "mlp.", apart=block.unfused and axis == "x")
 
 
-def _gated(width: int, inner: int, axis: str, names: str) -> tuple[Parameter, Parameter, Parameter]:
-    """Return gate, up and down projection of a dense block, whose parameters' names begin with `names`."""
+def _dense(
+    b: Builder, block: Block, axis: str, inner: int, names: str, suffix: str = "", apart: bool = False
+) -> None:  # fmt: skip
+    """Declare gate, up and down projection of a dense block; gate and up lie side by side, or `apart`.
+
+    The parameters' names begin with `names`, those of the buffers end with `suffix`.
+    """
+    width, skew = block.shape.hidden_size, _skew(block, axis)
+    d, f = block.share(width, axis), block.share(inner, "x")
     gate, up = (
         Parameter(f"{LAYER}{names}{part}_proj.weight", (inner, width), "(x f) (y d) -> d f") for part in ("gate", "up")
     )
-    cut = f"({axis} d) ({_across(axis)} f) -> f d"
-    return gate, up, Parameter(f"{LAYER}{names}down_proj.weight", (width, inner), cut)
+    down = Parameter(f"{LAYER}{names}down_proj.weight", (width, inner), f"({axis} d) ({_across(axis)} f) -> f d")
+    for name, held in {"wg": (gate,), "wu": (up,)}.items() if apart else [("wgu", (gate, up))]:
+        b.buffer(f"{name}{suffix}", (d, len(held) * f), block.weight_dtype, "weight", holds=held, skew=skew)
+    b.buffer(f"wdown{suffix}", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
 
 
 def experts(b: Builder, block: Block, axis: str) -> None:
@@ -120,7 +111,7 @@ def router(b: Builder, block: Block, axis: str) -> None:
     held = [Parameter(LAYER + names_of(c).router, (e.count, width), cut)]
     if e.shared:
         held.append(Parameter(LAYER + SHARED_GATE, (1, width), cut))
-    b.buffer("norm", (d,), block.dtype, "weight", holds=(_second_norm(c, axis),))
+    norm(b, block, axis, SECOND_NORM)
     b.buffer("router", (d, e.logits), block.dtype, "weight", holds=held)
 
 
@@ -136,11 +127,7 @@ def experts_in_regions(b: Builder, block: Block) -> None:
 
 def shared_expert(b: Builder, block: Block) -> None:
     """Declare the weights of a shared expert that lies over the whole mesh, as a dense block does."""
-    e, width = block.experts, block.shape.hidden_size
-    d, f, skew = block.share(width, "x"), block.share(e.shared_width, "x"), _skew(block, "x")
-    *up, down = _gated(width, e.shared_width, "x", SHARED)
-    b.buffer("wgu.shared", (d, 2 * f), block.weight_dtype, "weight", holds=up, skew=skew)
-    b.buffer("wdown.shared", (f, d), block.weight_dtype, "weight", holds=(down,), skew=skew)
+    _dense(b, block, "x", block.experts.shared_width, SHARED, ".shared")
 
 
 def _experts(block: Block, axis: str, shared: bool) -> tuple[list[Parameter], list[Parameter]]:
@@ -169,17 +156,6 @@ def table(b: Builder, block: Block, embedding: bool) -> None:
     name = EMBEDDING if embedding or c.tie_word_embeddings else HEAD
     held = Parameter(name, (c.vocab_size, c.hidden_size), "(x v) (y d) -> d v")
     b.buffer("table", (d, v), block.weight_dtype, "weight", holds=(held,))
-
-
-def final_norm(b: Builder, block: Block) -> None:
-    """Declare the norm before the head."""
-    width = block.shape.hidden_size
-    held = Parameter(NORM, (width,), "(y d)")
-    b.buffer("norm", (block.share(width, "y"),), block.dtype, "weight", holds=(held,))
-
-
-def _second_norm(c: DecoderShape, axis: str) -> Parameter:
-    return Parameter(f"{LAYER}post_attention_layernorm.weight", (c.hidden_size,), f"({axis} d)")
 
 
 def _across(axis: str) -> str:

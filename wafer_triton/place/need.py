@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, SubLayer, SubLayers, cached_across_devices, draft, resolve_variant
 from wafer_triton.device import PRESETS
-from wafer_triton.device.layout import letters
+from wafer_triton.device.layout import MESH_AXES, dimensions
 from wafer_triton.device.layout import sharding as plan_of
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule import sram
@@ -79,16 +78,13 @@ def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 def tile_shape(cut: Parameter, mesh: Mesh) -> tuple[int, ...]:
     """Return the shape of a core's tile of a parameter."""
-    shape = list(cut.shape)
-    if cut.rows is not None:
-        shape[cut.dim] = cut.rows.size
-    return plan_of(cut.pattern, tuple(shape), mesh.shape, tuple(cut.sizes.items())).tile
+    return plan_of(cut.pattern, cut.cut_shape, mesh.shape, tuple(cut.sizes.items())).tile
 
 
 def cut_along(cut: Parameter) -> dict[str, int]:
     """Return {mesh axis: the dimension of the parameter that it cuts}."""
-    groups = re.findall(r"\([^)]*\)|\S+", cut.pattern.partition("->")[0])
-    return {axis: dim for dim, group in enumerate(groups) for axis in letters(group).values()}
+    groups = dimensions(cut.pattern.partition("->")[0])
+    return {axis: dim for dim, group in enumerate(groups) for axis in group if axis in MESH_AXES}
 
 
 def needs_transpose(source: Buffer, target: Buffer) -> bool:

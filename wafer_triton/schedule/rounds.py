@@ -60,6 +60,13 @@ class Parameter:
     sizes: Mapping[str, int] = field(default_factory=dict)
     repeated: bool = False
 
+    @property
+    def cut_shape(self) -> tuple[int, ...]:
+        """The shape that the pattern cuts, with `rows` in place of the dimension that they are of."""
+        if self.rows is None:
+            return self.shape
+        return (*self.shape[: self.dim], self.rows.size, *self.shape[self.dim + 1 :])
+
     def of(self, layer: int) -> str:
         """Return the name in a layer."""
         return self.name.format(layer)

@@ -228,11 +228,9 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
         scaling |= {key: rope[key] for key in _ROPE_NUMBERS if rope.get(key) not in (None, 0)}
     if kind != "linear":
         # dynamic starts to stretch at the end of the context that the config names
-        positions = given_or_absent(values, "max_position_embeddings")
-        outside = values.get("original_max_position_embeddings"), positions
-        inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
-        context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
-        scaling["original_max_position_embeddings"] = context
+        key = "original_max_position_embeddings"
+        trained = None if kind == "dynamic" else values.get(key) or rope.get(key)
+        scaling[key] = trained or given_or_absent(values, "max_position_embeddings")
     try:
         return theta, RopeScaling(kind, **scaling)
     except ConfigError as error:

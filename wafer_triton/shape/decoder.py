@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -82,9 +83,8 @@ class DecoderShape:
     @cached_property
     def layers_of(self) -> dict[str, int]:
         """The number of layers with each kind of block."""
-        sparse = sum(self.kinds(layer)[1] == "experts" for layer in range(self.num_hidden_layers))
-        counts = {"attention": self.num_hidden_layers, "ffn": self.num_hidden_layers - sparse, "experts": sparse}
-        return {kind: count for kind, count in counts.items() if count}
+        counts = Counter(kind for layer in range(self.num_hidden_layers) for kind in self.kinds(layer))
+        return {kind: counts[kind] for kind in ("attention", "ffn", "experts") if counts[kind]}
 
     def decode_macs(self, context: int, every: bool = False) -> dict[str, int]:
         """Return multiply-adds of one token by kind of block, with `context` tokens in the cache.
@@ -104,17 +104,12 @@ class DecoderShape:
 
     @property
     def weights_of(self) -> dict[str, int]:
-        """The number of weights of each kind of block."""
+        """The number of weights of each kind of block: those of its products, its norm and, of attention, more."""
         heads = self.q_width + self.kv_width if self.qk_norm_whole else 2 * self.head_dim
-        norms = self.hidden_size, heads * self.qk_norm
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
-        projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
-        attention = sum(norms) + bias + projections
-        numbers = {"attention": attention, "ffn": self.hidden_size * (1 + 3 * self.intermediate_size)}
-        if self.experts is not None:
-            e = self.experts
-            numbers["experts"] = self.hidden_size * (1 + e.logits + 3 * (e.count * e.width + e.shared_width))
-        return {kind: numbers[kind] for kind in self.layers_of}
+        more = {"attention": bias + heads * self.qk_norm}
+        macs = self.decode_macs(0, every=True)
+        return {kind: number + self.hidden_size + more.get(kind, 0) for kind, number in macs.items()}
 
     @property
     def matrices(self) -> int:
