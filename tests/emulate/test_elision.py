@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from schedules import agree, given
 from wafer_triton.algorithms import reduce
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.planner import EXCHANGES
-from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.local import local_op, registry
@@ -130,21 +130,7 @@ def ring(rng: Random, b: Builder) -> None:
 
 def leaves_the_values_of_the_reference(executor: type[Executor], schedule: Schedule) -> None:
     """Run twice in the same memory, with explicit and with elided exchange."""
-    given = {
-        name: torch.randint(-9, 10, (*schedule.mesh.shape, buffer.slots * buffer.numel)).float()
-        for name, buffer in schedule.buffers.items()
-        if buffer.role == "state"
-    }
-    reference = Reference(schedule, given)
-    reference.run()
-    for exchange in EXCHANGES:
-        program = executor(exchange=exchange).bind(schedule, given)
-        for _ in range(2):
-            for name, tiles in given.items():
-                program.write(name, tiles)
-            program.run()
-            wrong = [name for name in given if not torch.equal(program.read(name).cpu(), reference.read(name))]
-            assert not wrong, (schedule.name, exchange, wrong)
+    agree(schedule, given(schedule, integers=True), *[executor(exchange=how) for how in EXCHANGES], runs=2)
 
 
 @pytest.mark.usefixtures("own")
@@ -203,10 +189,5 @@ def turning(seed: int) -> Schedule:
 def test_slots_that_only_turn_stay_in_place(executor):
     for seed in range(60):
         made = turning(seed)
-        tiles = (("given", 3), ("out", 1))
-        given = {name: torch.randint(-9, 9, (*made.mesh.shape, slots, 2, 3)).float() for name, slots in tiles}
-        reference, program = Reference(made, given), executor(exchange="elided", poison=True).bind(made, given)
-        reference.run()
-        program.run()
-        assert torch.equal(program.read("out"), reference.read("out").float()), seed
+        (program,) = agree(made, given(made, integers=True), executor(exchange="elided", poison=True))
         assert "exchange" not in str(program.launches)

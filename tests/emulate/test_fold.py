@@ -1,6 +1,7 @@
 """Folds: sums of reduce trees that one program adds up have the bits of every hop, in whatever launch."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from triton.runtime import interpreter
 
 from pairs import pairs
+from schedules import given
 from wafer_triton.algorithms.gemm import meshgemm_t
 from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.reduce import all_reduce, reduce
@@ -17,13 +19,15 @@ from wafer_triton.decoder import decode
 from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate import fuse
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.parts import Reduction
+from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.segments import segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import GIVEN, KEPT, Cores, Slot
+from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.slow
@@ -71,9 +75,28 @@ def test_trees_that_are_not_alike_or_long_go_hop_by_hop(options):
     assert "fold" not in str(program.launches)
 
 
-def bits(program, names) -> list[torch.Tensor]:
+def drawn(made: Schedule) -> dict[str, torch.Tensor]:
+    torch.manual_seed(5)
+    return given(made)
+
+
+def bits(made: Schedule, tiles: dict[str, torch.Tensor], executor: Executor) -> list[torch.Tensor]:
+    """Return the bits of all buffers that live to the end of a run."""
+    program = executor.bind(made, tiles)
     program.run()
-    return [program.read(name).cpu().contiguous().view(torch.uint8) for name in names]
+    kept = [name for name, buffer in made.buffers.items() if buffer.kept]
+    return [program.read(name).cpu().contiguous().view(torch.uint8) for name in kept]
+
+
+def launches(made: Schedule, tiles: dict[str, torch.Tensor] | None = None, before=lambda: None) -> tuple[str, ...]:
+    """Return the launches of an elided run, after `before`; it has the bits of every hop."""
+    tiles = tiles or drawn(made)
+    want = bits(made, tiles, TritonExecutor(poison=True))
+    on = TritonExecutor(exchange="elided", poison=True, shuffle=3)
+    named = on.bind(made, tiles).launches
+    before()
+    assert all(map(torch.equal, bits(made, tiles, on), want))
+    return named
 
 
 CASES = {
@@ -92,35 +115,26 @@ CASES = {
 def test_a_fold_equals_hop_by_hop_sums_bit_for_bit(case):
     mesh, options = CASES[case]
     made = reduced(mesh, **options)
-    names = [*options.get("names", ("a",)), "twice"]
-    given = {name: torch.randn(*mesh.shape, 5) for name in names[:-1]}
-    program = TritonExecutor(poison=True).bind(made, given)
-    assert "fold" not in str(program.launches)
-    want = bits(program, names)
-    assert all(map(torch.equal, bits(TorchExecutor().bind(made, given), names), want))
-    for shuffle in (None, 3):
-        program = TritonExecutor(exchange="elided", poison=True, shuffle=shuffle).bind(made, given)
-        assert all(map(torch.equal, bits(program, names), want))
-        assert "fold" in str(program.launches) and "reduce tree" not in str(program.launches)
+    tiles = drawn(made)
+    hops, in_order = TritonExecutor(poison=True), TritonExecutor(exchange="elided", poison=True)
+    assert "fold" not in str(hops.bind(made, tiles).launches)
+    want = bits(made, tiles, hops)
+    assert all(all(map(torch.equal, bits(made, tiles, other), want)) for other in (TorchExecutor(), in_order))
+    found = str(launches(made, tiles))
+    assert "fold" in found and "reduce tree" not in found
 
 
 def test_a_fold_in_another_order_has_other_bits(monkeypatch):
-    made, given = reduced(Mesh(1, 9)), {"a": torch.randn(1, 9, 5)}
-    want = bits(TritonExecutor().bind(made, given), ["twice"])
+    made = reduced(Mesh(1, 9))
     from_the_left = [(0, 1), *((size, size - 7) for size in range(9, 16))]  # a sum has the number of 9 parts and more
     monkeypatch.setattr(fuse, "_fold_order", lambda *_: ([*range(9)], from_the_left))
-    program = TritonExecutor(exchange="elided").bind(made, given)
-    assert not all(map(torch.equal, bits(program, ["twice"]), want))
+    hops, elided = (bits(made, drawn(made), TritonExecutor(exchange=how)) for how in EXCHANGES)
+    assert not all(map(torch.equal, elided, hops))
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["no-broadcast", "sent-elsewhere"])
 def test_partial_sums_stay_where_a_round_may_read_them(sent):
-    made = reduced(Mesh(1, 9), to_all=False, sent=sent)
-    given = {"a": torch.randn(1, 9, 5)}
-    want = bits(TorchExecutor().bind(made, given), ["a", "twice"])
-    program = TritonExecutor(exchange="elided").bind(made, given)
-    assert all(map(torch.equal, bits(program, ["a", "twice"]), want))
-    assert "fold" not in str(program.launches)
+    assert "fold" not in str(launches(reduced(Mesh(1, 9), to_all=False, sent=sent)))
 
 
 BLOCK = Block(
@@ -146,28 +160,14 @@ def last_first(monkeypatch) -> None:
     monkeypatch.setattr(builder, "set_grid_idx", lambda x, y, z: begun(grid[0] - 1 - x, y, z))
 
 
-def drawn(made: Schedule) -> dict[str, torch.Tensor]:
-    torch.manual_seed(5)
-    return {
-        name: torch.randn(*made.mesh.shape, buffer.slots * buffer.numel)
-        for name, buffer in made.buffers.items()
-        if buffer.role in GIVEN
-    }
-
-
 @pytest.mark.parametrize(
     ("adds", "batch", "choice"), pairs(DECODING, (1, 3, 6), tuple(CHOICES)), ids=lambda one: getattr(one, "title", None)
 )
 def test_folds_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, choice, monkeypatch):
     made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
-    names = [name for name, buffer in made.buffers.items() if buffer.role in KEPT]
-    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), names)
     for name, value in CHOICES[choice].items():
         monkeypatch.setattr(fuse, name, value)
-    program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, drawn(made))
-    assert "reduce tree" not in str(program.launches)
-    last_first(monkeypatch)
-    assert all(map(torch.equal, bits(program, names), want))
+    assert "reduce tree" not in str(launches(made, before=partial(last_first, monkeypatch)))
 
 
 @pytest.mark.parametrize("first", ["add", "reduce tree"])
@@ -180,12 +180,8 @@ def test_parts_that_an_operation_updates_are_folded_elsewhere(first, monkeypatch
         b.round(b.local("add", "x", ("x", "y"), size=4))
     all_reduce(b, "x", "y")
     meshgemv(b, "x", "w", "z", "y", m=1, k=4, n=40)
-    made = b.build()
-    want = bits(TritonExecutor().bind(made, drawn(made)), "xz")
-    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
-    assert "fold, gemm" in program.launches, "each program folds for itself"
-    last_first(monkeypatch)
-    assert all(map(torch.equal, bits(program, "xz"), want))
+    found = launches(b.build(), before=partial(last_first, monkeypatch))
+    assert "fold, gemm" in found, "each program folds for itself"
 
 
 def products_along_chains(size: int, width: int, axis: str = "x", dtype: str = "bf16", m: int = 5) -> Schedule:
@@ -223,13 +219,10 @@ def products_along_chains(size: int, width: int, axis: str = "x", dtype: str = "
 def test_products_along_chains_have_the_bits_of_every_hop(case, monkeypatch):
     made = products_along_chains(*case)
     for scale in (1, 1e-22):  # of bf16 the small ones are zeros with a sign
-        given = {name: scale * tiles for name, tiles in drawn(made).items()}
-        want = bits(TritonExecutor(poison=True).bind(made, given), "c")
-        program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, given)
-        assert f"sums of {case[0]} products" in program.launches and "reduce tree" not in str(program.launches)
+        tiles = {name: scale * each for name, each in drawn(made).items()}
         with monkeypatch.context() as patched:
-            last_first(patched)
-            assert all(map(torch.equal, bits(program, "c"), want))
+            found = launches(made, tiles, partial(last_first, patched))
+        assert f"sums of {case[0]} products" in found and "reduce tree" not in str(found)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +238,7 @@ def test_products_that_add_in_turn_are_a_loop_with_the_bits_of_every_round(size,
     run = {"m": m, "heads": 2, "accumulate": accumulate}
     segment_gemm_t(b, "q", "k", "s", blocks, k=3, n=3, **run)
     segment_gemm(b, "s", "v", "o", blocks, k=3, n=4, **run)
-    made = b.build()
-    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), "o")
-    program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, drawn(made))
-    assert program.launches[-2:] == (f"sums of {size} products", f"gemm {size} times")
-    assert all(map(torch.equal, bits(program, "o"), want))
+    assert launches(b.build())[-2:] == (f"sums of {size} products", f"gemm {size} times")
 
 
 @pytest.mark.parametrize("case", ["slots in place", "another operand", "another product", "another result"])
@@ -264,9 +253,7 @@ def test_a_loop_has_products_that_differ_in_tiles_alone(case):
         product = "gemm_t" if changed and case == "another product" else "gemm"
         out = "d" if changed and case == "another result" else "c"
         b.round(b.local(product, out, ins, m=3, k=3, n=3, add=number > 0))
-    made = b.build()
-    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), "cd")
-    assert all(map(torch.equal, bits(TritonExecutor(exchange="elided").bind(made, drawn(made)), "cd"), want))
+    launches(b.build())
 
 
 SHARED = {
@@ -287,11 +274,7 @@ def test_sums_of_products_share_a_launch_unless_it_could_be_seen(case):
         reduce(b, "part", "x", root=root, groups=())
         b.round(b.local("copy", "c", "part", Cores("x", np.array([root])), size=9))
     b.round(b.local("copy", "d", "part" if case == "parts read later" else "a", size=9))
-    made = b.build()
-    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), "cd")
-    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
-    assert all(map(torch.equal, bits(program, "cd"), want))
-    assert [what for what in program.launches if "sums" in what] == SHARED[case]
+    assert [what for what in launches(b.build()) if "sums" in what] == SHARED[case]
 
 
 def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_it():
@@ -302,7 +285,4 @@ def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_i
     b.round(b.local("add", "x", ("s", "s"), size=5))
     b.round(b.exchange("y", "x", "h", [0, 1, 2], [1, 2, 0]))
     b.round(b.local("add", "z", ("h", "s"), size=5))
-    made = b.build()
-    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
-    assert program.launches == ("fold, add", "add, copy")
-    assert all(map(torch.equal, bits(program, "z"), bits(TritonExecutor().bind(made, drawn(made)), "z")))
+    assert launches(b.build()) == ("fold, add", "add, copy")

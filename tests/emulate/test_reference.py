@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from schedules import LAYERS, MOVES, SUMS, build, given
+from schedules import LAYERS, MOVES, SUMS, agree, build, given
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.planner import EXCHANGES
@@ -110,15 +110,6 @@ def results(schedule: Schedule) -> list[str]:
     return [name for name, buffer in schedule.buffers.items() if buffer.kept]
 
 
-def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
-    """Assert that the executors leave the reference's values in every buffer that outlives the schedule."""
-    for executor in executors:
-        program = executor.bind(schedule, tensors)
-        program.run()
-        for name in results(schedule):
-            identical(program.read(name), machine.read(name), name)
-
-
 def assert_as_good(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
     """Assert that the executors' values have the same bits, and are as near to exact values as the reference's are."""
     exact, programs = ran(schedule, tensors, exact=True), [executor.bind(schedule, tensors) for executor in executors]
@@ -139,28 +130,23 @@ def both() -> list[Executor]:
 @pytest.mark.parametrize("kind", SUMS)
 def test_torch_adds_integers_exactly(kind, mesh, dtype):
     schedule = build(SUMS[kind], mesh, dtype)
-    tensors = given(schedule, integers=True)
-    machine = ran(schedule, tensors)
-    assert all(machine.read(name).isfinite().all() for name in results(schedule))
-    assert_same(schedule, machine, tensors, *both())
+    first, _ = agree(schedule, given(schedule, integers=True), *both())
+    assert all(first.read(name).isfinite().all() for name in results(schedule))
 
 
 @in_dtypes
 @pytest.mark.parametrize("kind", MOVES)
 def test_torch_adds_in_the_order_of_the_rounds(kind, mesh, dtype):
     schedule = build(MOVES[kind], mesh, dtype)
-    tensors = given(schedule)
-    machine = ran(schedule, tensors)
-    assert kind == "collectives" or all(machine.read(name).isfinite().all() for name in results(schedule))
-    assert_same(schedule, machine, tensors, *both())
+    first, _ = agree(schedule, given(schedule), *both())
+    assert kind == "collectives" or all(first.read(name).isfinite().all() for name in results(schedule))
 
 
 @pytest.mark.parametrize("mesh", ["1x4", slow("2x3"), slow("4")])
 @pytest.mark.parametrize("kind", SUMS)
 def test_torch_accumulates_in_fp16_bit_by_bit(kind, mesh):
     schedule = build(SUMS[kind], mesh, "fp16", "fp16")
-    tensors = given(schedule)
-    assert_same(schedule, ran(schedule, tensors), tensors, *both())
+    agree(schedule, given(schedule), *both())
 
 
 @pytest.mark.parametrize(("mesh", "dtype"), [("1x4", "bf16"), slow("2x3", "fp32"), slow("3", "fp16")])
@@ -179,10 +165,9 @@ def test_torch_is_as_good_as_the_reference(kind, mesh, dtype):
 )
 def test_triton_adds_integers_exactly_in_any_order_of_cores(kind, mesh):
     schedule = build((SUMS | MOVES)[kind], mesh, "fp32")
-    tensors = given(schedule, integers=True)
     orders = zip(EXCHANGES, (None, 1), strict=True)
     executors = (TritonExecutor(exchange=exchange, poison=True, shuffle=seed) for exchange, seed in orders)
-    assert_same(schedule, ran(schedule, tensors), tensors, *executors)
+    agree(schedule, given(schedule, integers=True), *executors)
 
 
 @pytest.mark.slow
@@ -190,8 +175,7 @@ def test_triton_adds_integers_exactly_in_any_order_of_cores(kind, mesh):
 @pytest.mark.parametrize("kind", ["gemm-mesh", "gemm-t-mesh", "gemm-summa", "gemv-ktree-y"])
 def test_triton_accumulates_in_fp16_bit_by_bit(kind, mesh):
     schedule = build(SUMS[kind], mesh, "fp16", "fp16")
-    tensors = given(schedule)
-    assert_same(schedule, ran(schedule, tensors), tensors, TritonExecutor(poison=True))
+    agree(schedule, given(schedule), TritonExecutor(poison=True))
 
 
 # A prompt's attention takes the interpreter seconds; tests/models/test_triton_decoder.py has it.

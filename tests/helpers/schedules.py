@@ -13,6 +13,9 @@ from wafer_triton.algorithms.product import recipe
 from wafer_triton.decoder import block, decode, expert_places, expert_regions, experts, prefill
 from wafer_triton.device import PRESETS
 from wafer_triton.device.mesh import Mesh, as_mesh
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import Program
+from wafer_triton.emulate.reference import Reference
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
@@ -268,3 +271,19 @@ def given(schedule: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
         for name, buffer in schedule.buffers.items()
         if buffer.given
     }
+
+
+def agree(schedule: Schedule, tiles: dict[str, Tensor], *executors: Executor, runs: int = 1) -> list[Program]:
+    """Compare all buffers that live to the end, after each run on the tiles, with those of the reference, as NaN is."""
+    machine, programs = Reference(schedule, tiles), [executor.bind(schedule, tiles) for executor in executors]
+    machine.run()
+    wanted = {name: machine.read(name) for name, buffer in schedule.buffers.items() if buffer.kept}
+    for program in programs * runs:
+        for name in tiles if runs > 1 else ():
+            program.write(name, tiles[name])
+        program.run()
+        for name, want in wanted.items():
+            if not torch.equal(got := program.read(name).cpu(), want):
+                says = f"{schedule.name}: {name}: {{}}".format
+                torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=says)
+    return programs

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from schedules import agree
 from wafer_triton.algorithms.collectives import broadcast
 from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.parts import Launch
 from wafer_triton.emulate.planner import EXCHANGES
-from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.fused import MAX_PROGRAMS, Grid, grid_of, launch, options
@@ -102,12 +102,7 @@ def sums(mesh: Mesh, overwritten: bool) -> Schedule:
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_an_op_before_a_tree_joins_it_unless_tiles_clash(exchange, overwritten):
     made = sums(Mesh(2, 4), overwritten)
-    given = {"x": torch.arange(48.0).view(2, 4, 6)}
-    judge, program = (on.bind(made, given) for on in (TorchExecutor(), TritonExecutor(exchange=exchange, poison=True)))
-    for one in (judge, program):
-        one.run()
-    for name in ("x", "y"):
-        assert torch.equal(program.read(name), judge.read(name)), name
+    (program,) = agree(made, {"x": torch.arange(48.0).view(2, 4, 6)}, TritonExecutor(exchange=exchange, poison=True))
     whats = [step.what.split(", reduce")[0] for step in program.calls if isinstance(step, Launch)]
     # with elided exchange the tiles of h are in x, and move out before x changes
     before = ["exchange"] if exchange == "explicit" else ["copy"] * overwritten
@@ -140,14 +135,8 @@ def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
 @pytest.mark.parametrize("kind", ["broadcast, then reduced", "shifted, then reduced", "shifted, then overwritten"])
 def test_tiles_that_a_launch_overwrites_are_read_before(kind, shape):
     made = read_elsewhere_and_reduced(Mesh(*shape), kind)
-    given = {name: torch.randn(*shape, 8) for name, one in made.buffers.items() if one.role != "scratch"}
-    judge = TorchExecutor().bind(made, given)
-    judge.run()
-    for shuffle in (None, 3):
-        program = TritonExecutor(exchange="elided", shuffle=shuffle).bind(made, given)
-        program.run()
-        for name in ("s", "t"):
-            assert torch.equal(program.read(name), judge.read(name)), name
+    tiles = {name: torch.randn(*shape, 8) for name, one in made.buffers.items() if one.role != "scratch"}
+    agree(made, tiles, *(TritonExecutor(exchange="elided", shuffle=shuffle) for shuffle in (None, 3)))
 
 
 CLIP = """
