@@ -5,7 +5,7 @@ import numpy as np
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.access import acts, overlaps, written
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Cores, Slot, touched
+from wafer_triton.schedule.rounds import Cores, Slot
 
 
 def test_exchanges_read_before_they_write_and_operations_follow_in_order():
@@ -29,5 +29,5 @@ def test_exchanges_read_before_they_write_and_operations_follow_in_order():
         True,
     ]
     assert np.array_equal(copied.reads[0].cells(schedule), np.arange(6))
-    assert touched(round_) == {"a", "two", "c", "d"} and written(round_) == {"two", "c", "d"}
+    assert round_.uses.keys() == {"a", "two", "c", "d"} and written(round_) == {"two", "c", "d"}
     assert not overlaps(round_), "the product reads another slot of the buffer in which tiles arrive"

@@ -11,7 +11,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import DtypeError, ScheduleError, ShapeError, WaferError
 from wafer_triton.schedule.access import overlaps
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Buffer, Cores, Moves, Round, Slot, touched
+from wafer_triton.schedule.rounds import Buffer, Cores, Moves, Round, Slot
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]
@@ -177,7 +177,7 @@ def test_rounds_have_the_buffers_touched_and_whether_they_overlap():
     b = builder()
     shift = b.exchange("x", "a", "b", RING, ALL)
     beside, after = b.local("copy", "c", "a", size=4), b.local("copy", "c", "b", size=4)
-    assert touched(Round((shift,), (beside,))) == {"a", "b", "c"}
+    assert Round((shift,), (beside,)).uses.keys() == {"a", "b", "c"}
     assert overlaps(Round((shift,), (beside,)))
     assert not overlaps(Round((shift,), (after,)))
 

@@ -121,8 +121,6 @@ def fits(of: Device) -> dict[str, Any]:
 
     The band of a kind of estimate is the band on this device, wider on another clock, and None where it has none.
     """
-    if of.like is None:
-        return {}
     found = {}
     for (like, kind), (names, _) in FAMILIES.items():
         if like == of.like:

@@ -221,7 +221,7 @@ def cap(
     whole += between_regions(own, decode_regions(own), c)
     seconds = whole.cycles / on.device.clock_hz
     passes = [Pass.decode([context] * batch, seconds, each) for each in hits or [[]]]
-    measures = measured(shape, own.dtype, find_device(device), passes)
+    measures = measured(shape, own.dtype, on.device, passes)
     return Routed(
         **asdict(measures),
         batch=batch,

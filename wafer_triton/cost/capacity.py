@@ -152,8 +152,8 @@ def smallest_mesh(
     (context,), c = check_counts(context=context), constants(chip)
     if prompt >= context:
         raise ShapeError(f"prompt = {prompt:,} leaves no token of context = {context:,} for an answer; give less")
-    weights = shape.parameters * BYTES[shape.weights or "fp16"]
-    sides = range(1, min(chip.rows, chip.cols) + 1) if weights <= chip.cores * chip.sram_bytes else ()
+    weights, room = shape.parameters * BYTES[shape.weights or "fp16"], chip.cores * chip.sram_bytes
+    sides = range(1, min(chip.rows, chip.cols) + 1) if weights <= room else ()
     for side in sides:
         mesh = Mesh(side, side, chip)
         with suppress(SramError, MeshError):
@@ -164,5 +164,5 @@ def smallest_mesh(
             return mesh
     raise MeshError(
         f"no square mesh of {chip.name} holds {shape.name} with {context:,} tokens of cache: its weights take "
-        f"{weights:,} B, all cores hold {chip.cores * chip.sram_bytes:,} B; what_fits(...) has the layers that fit"
+        f"{weights:,} B, all cores hold {room:,} B; what_fits(...) has the layers that fit"
     )

@@ -19,7 +19,7 @@ from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.decoder.block import Block
 from wafer_triton.device.dtype import BYTES
 from wafer_triton.schedule.access import overlaps
-from wafer_triton.schedule.rounds import Local, Round, touched
+from wafer_triton.schedule.rounds import Local, Round
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -100,7 +100,7 @@ def _product_beside(cut: Sequence[RoundRun], whole: list[Phase], number: int) ->
     """Return the number of the product's run beside which the stream of run `number` flows, or None."""
     needs = cut[number].touched
     for later in range(number + 1, len(cut)):
-        uses = touched(cut[later].ends[0])
+        uses = cut[later].ends[0].uses.keys()
         if whole[later].kind == "product":
             return None if needs & uses else later
         if whole[later].kind != "local":

@@ -66,17 +66,19 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
     """
     e = block.shape.experts
     assert e is not None, "regions are of a model that has experts"
-    tried = {
-        ExpertRegions(side, -(-expected_demand(e.top_k, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
+    tried = dict.fromkeys(
+        ExpertRegions(side, -(-expected_demand(e.top_k, side * side, tokens, block.mesh.shape[0]) // passes))
         for side in range(2, MOST + 1)
         if block.mesh.shape[0] % side == 0 and side * side <= e.count  # no more regions in all than experts
         for passes in PASSES
-    }
-    for regions in tried:
+    )
+
+    def cycles(regions: ExpertRegions) -> float:
         region = replace(block, expert_regions=regions)
         size, passes = block.mesh.shape[0] // regions.side, region.expected_passes(tokens)
-        tried[regions] = sum_cycles(region_products(region), c) * size * passes
-    return sorted(tried, key=lambda regions: tried[regions])
+        return sum_cycles(region_products(region), c) * size * passes
+
+    return sorted(tried, key=cycles)
 
 
 def where(block: Block, tokens: int) -> str | None:

@@ -24,6 +24,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
@@ -63,21 +64,21 @@ class Lines:
     low: Index  # the first and the last router of each circuit
     high: Index
     kinds: list[Kind]
-    routers: Index  # circuits that touch each router, and colours that suffice it, [2, lines, along]
+    across: int  # physical lines
+    along: int  # routers of each
 
     @property
     def circuits(self) -> list[Circuit]:
         """All circuits by number."""
-        along = self.routers.shape[2]
         several = {
             code: (start, tuple(np.frombuffer(to, np.int64).tolist())) for (start, to), code in self.several.items()
         }
-        return [several.get(code) or (code // along, (code % along,)) for code in self.codes.tolist()]
+        return [several.get(code) or (code // self.along, (code % self.along,)) for code in self.codes.tolist()]
 
     @property
     def colour(self) -> Index:
         """The colour of each circuit on each line (-1: it is not there), [circuits, lines]."""
-        colour = np.full((len(self.codes), self.routers.shape[1]), -1)
+        colour = np.full((len(self.codes), self.across), -1)
         for kind in self.kinds:
             colour[np.ix_(kind.circuits, kind.lines)] = kind.colours
         return colour
@@ -117,8 +118,11 @@ def _fitted(schedule: Schedule) -> Routes:
     """Return the routes of a schedule, coloured by first fit."""
     mesh = schedule.mesh
     moved = [(moves, turns) for turns, every in _moved(schedule).items() for moves in every]
-    x, y = (_lines(mesh, axis, [each for each in moved if each[0].axis == axis]) for axis in "xy")
-    per_core, top = x.routers + y.routers.transpose(0, 2, 1)
+    (x, routers), (y, by_column) = (
+        _lines(mesh, axis, [each for each in moved if each[0].axis == axis]) for axis in "xy"
+    )
+    routers += by_column.transpose(0, 2, 1)
+    per_core, top = routers
     most = int(top.max())
     y = replace(y, kinds=[kind._replace(colours=most - 1 - kind.colours) for kind in y.kinds])
     return Routes(mesh, x, y, per_core, most)
@@ -148,8 +152,11 @@ def _moved(schedule: Schedule) -> dict[Turns, dict[Moves, None]]:
     return found
 
 
-def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> Lines:
-    """Return the circuits of moves along an axis; lines with the same moves are coloured once."""
+def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> tuple[Lines, Index]:
+    """Return the circuits of moves along an axis; lines with the same moves are coloured once.
+
+    The second result is how many circuits touch each router, and how many colours suffice it, [2, lines, along].
+    """
     sides, several = Sides.of(mesh, axis), Multicasts()
     across = sides.across // sides.fold_across
     alike, weights = on_lines(sides, [(moves, turns, 1) for moves, turns in moved if not moves.paired])
@@ -166,7 +173,7 @@ def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> Lines
     line, own = np.concatenate(apart, 1)
     most = sides.along**2 + len(several)
     line, own = np.divmod(np.unique(line * most + own), most)
-    each = np.split(own, np.searchsorted(line, np.arange(1, across)))
+    each = [own[start:end] for start, end in pairwise(np.searchsorted(line, np.arange(across + 1)).tolist())]
     used = np.unique(np.concatenate([own, *codes]))
     low, high = np.sort(np.divmod(used, sides.along), axis=0)
     for (start, to), number in zip(several, np.searchsorted(used, [*several.values()]), strict=True):
@@ -182,8 +189,8 @@ def _lines(mesh: Mesh, axis: str, moved: Sequence[tuple[Moves, Turns]]) -> Lines
         numbers = numbers[np.lexsort((high[numbers], low[numbers]))]
         colours, of_line = _first_fit(low[numbers], high[numbers], sides.along)
         kinds.append(Kind(np.array(lines), numbers, colours))
-        routers[:, lines] = of_line[:, None]
-    return Lines(used, several, low, high, kinds, routers)
+        routers[:, kinds[-1].lines] = of_line[:, None]
+    return Lines(used, several, low, high, kinds, across, sides.along), routers
 
 
 def _codes(moves: Moves, sides: Sides, several: Multicasts) -> tuple[Index, Index]:
@@ -200,7 +207,7 @@ def _codes(moves: Moves, sides: Sides, several: Multicasts) -> tuple[Index, Inde
 
 
 def _first_fit(low: Index, high: Index, along: int) -> tuple[Index, Index]:
-    """Return the colours of a line's circuits by left ends, and its `Lines.routers`, [2, along]."""
+    """Return the colours of a line's circuits by left ends, and its circuits and colours at each router, [2, along]."""
     chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
     top = np.zeros(along, np.int64)
     for first, last in zip(low.tolist(), high.tolist(), strict=True):

@@ -118,7 +118,7 @@ def _of_slots(round_: Round) -> list[tuple[Slot, list[Moves], bool]]:
     return [
         (
             slot, many, len(many) == 1 or disjoint([moves.lines for moves in many])
-            or disjoint([np.unique(moves.send) for moves in many]),
+            or disjoint([np.flatnonzero(np.bincount(moves.send)) for moves in many]),
         )
         for (_, slot), many in of_slot.items()
     ]  # fmt: skip
@@ -175,7 +175,8 @@ def on_lines(sides: Sides, moved: Sequence[tuple[Moves, Turns, int]]) -> tuple[l
     in_turn = defaultdict[Turns, Index](lambda: np.zeros_like(straight), {(): straight})
     for number, (moves, turns, weight) in zip(numbers, moved, strict=True):
         turns, times = along(moves.axis, turns)
-        in_turn[turns][slice(None) if moves.lines is None else moves.lines, number] += weight * times
+        of_each = in_turn[turns][:, number]
+        of_each[slice(None) if moves.lines is None else moves.lines] += weight * times
     return [moves for _, moves in first.values()], spread(in_turn).T
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from math import prod
 from operator import add
@@ -61,15 +61,15 @@ def occurrences(schedule: Schedule) -> Counter[tuple[Round, Turns]]:
     return found
 
 
-def all_times(turns: Turns) -> int:
+def all_times(turns: Iterable[Turn]) -> int:
     """Return how often a round comes in its turns."""
     return prod(turn.times for turn in turns)
 
 
 def along(axis: str, turns: Turns) -> tuple[Turns, int]:
     """Return the turns that move the lines of an axis, and how often a round comes in the others."""
-    own = tuple(turn for turn in turns if turn.axis == axis)
-    return own, all_times(turns) // all_times(own)
+    own = tuple([turn for turn in turns if turn.axis == axis])
+    return own, all_times(turn for turn in turns if turn.axis != axis)
 
 
 def spread(in_turn: Mapping[Turns, Index]) -> Index:

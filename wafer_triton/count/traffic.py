@@ -141,23 +141,28 @@ class Traffic:
     def _longest_path(self, moved: Sequence[Sequence[Moves]], axis: str) -> int:
         """Return the longest path that data can take on a line of an axis, given the moves of each round."""
         rounds = [[moves for moves in together if moves.axis == axis] for together in moved]
-        alike = all(moves.lines is None for together in rounds for moves in together)
-        across, named = 1 if alike else Sides.of(self.mesh, axis).across, []
-        most = np.zeros(across, np.int64)  # by line, the longest moves of all rounds together
+        every = [moves for together in rounds for moves in together]
+        across = 1 if all(moves.lines is None for moves in every) else Sides.of(self.mesh, axis).across
+        path, most = 0, np.zeros(across, np.int64)  # by line, the longest moves of all rounds together
         for together in rounds:
             longest = np.zeros(across, np.int64)
             for moves in together:
-                tiles, lines = self.crossed.of(moves), moves.line_of_each(across).ravel()
-                of_lines = (lines, tiles.hops.max(initial=0)) if tiles.line is None else (tiles.line, tiles.hops)
-                np.maximum.at(longest, *of_lines)
-                named.append(np.zeros(across, np.int64))
-                named[-1][lines] = 1 + lines * moves.paired
+                tiles = self.crossed.of(moves)
+                if tiles.line is None:
+                    lines = slice(None) if moves.lines is None else moves.lines
+                    longest[lines] = np.maximum(longest[lines], tiles.hops.max(initial=0))
+                else:
+                    np.maximum.at(longest, tiles.line, tiles.hops)
             most += longest
-        path, each = 0, np.array(named)
         while most.max() > path:
             line = int(most.argmax())
             path = max(path, self._path(rounds, axis, line))
-            most[((each == 0) | (each == each[:, [line]])).all(0)] = 0  # as this one has all their moves
+            apart = np.zeros(across, bool)  # lines with a move that this one has not
+            for moves in every:
+                if moves.lines is not None and (moves.paired or line not in moves.lines):
+                    apart[moves.lines] = True
+            most *= apart
+            most[line] = 0
         return path
 
     def _path(self, rounds: Sequence[Sequence[Moves]], axis: str, line: int) -> int:
@@ -166,9 +171,8 @@ class Traffic:
         for together in rounds:
             before = path.copy()
             for moves in together:
-                on = np.ones(1, bool) if moves.lines is None else moves.lines == line
-                if on.any():
-                    at = on if moves.paired else slice(None)
+                if moves.lines is None or line in moves.lines:
+                    at = moves.lines == line if moves.paired else slice(None)
                     send, recv = moves.send[at], moves.recv[at]
                     np.maximum.at(path, recv, before[send] + np.abs(recv // fold - send // fold))
         return int(path.max())

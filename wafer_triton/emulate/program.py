@@ -21,7 +21,7 @@ from wafer_triton.emulate.planner import Key, Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.access import fills, written
-from wafer_triton.schedule.rounds import Buffer, Round, Slot, once, touched
+from wafer_triton.schedule.rounds import Buffer, Round, Slot, once
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -152,7 +152,7 @@ class Program:
         """The memory that `refill` resets: of buffers that are not given, but those that rounds overwrite unread."""
         buffers, first = self.schedule.buffers, dict[str, bool]()
         for one in self.schedule.rounds.distinct():
-            for name in touched(one.round) - first.keys():
+            for name in one.round.uses.keys() - first.keys():
                 first[name] = fills(self.schedule, one.round, name)
         kept = (name for name, buffer in buffers.items() if not buffer.given)
         return [self.memory[name] for name in kept if self.executor.unwritten != 0 or not first.get(name)]

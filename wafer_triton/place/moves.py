@@ -155,17 +155,15 @@ def _dimension_ends(
     axis = next(axis for axis, number in cut_along(prefill_cut).items() if number == dim)
     if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (decode_cut, prefill_cut)):
         return owners(decode_cut.shape[dim], decode.length("x")), owners(prefill_cut.shape[dim], prefill.length(axis))
-    decode_cores, decode_elements = _held_elements(decode_cut, dim, decode.length("x"))
-    prefill_cores, prefill_elements = _held_elements(prefill_cut, dim, prefill.length(axis))
-    copies = [np.bincount(each, minlength=decode_cut.shape[dim]) for each in (decode_elements, prefill_elements)]
+    held = [
+        _held_elements(decode_cut, dim, decode.length("x")), _held_elements(prefill_cut, dim, prefill.length(axis))
+    ]  # fmt: skip
+    copies = [np.bincount(elements, minlength=decode_cut.shape[dim]) for _, elements in held]
     most = np.maximum(*copies)
     element = np.repeat(np.arange(len(most)), most)
     copy = np.arange(len(element)) - np.repeat(np.cumsum(most) - most, most)
     ends = []
-    for cores, elements, count in (
-        (decode_cores, decode_elements, copies[0]),
-        (prefill_cores, prefill_elements, copies[1]),
-    ):
+    for (cores, elements), count in zip(held, copies, strict=True):
         order = np.argsort(elements, kind="stable")
         first = np.cumsum(count) - count
         ends.append(cores[order][first[element] + copy * count[element] // most[element]])

@@ -21,11 +21,12 @@ ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tie
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
     sub_layers = decode.sub_layers_of(block, kind) if phase == "decode" else prefill.sub_layers_of(block, kind, 1, 0)
-    weights: dict[str, Buffer] = {}
-    for sub_layer, args in sub_layers:
-        buffers = draft(sub_layer, block, *args).buffers
-        weights.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
-    return weights
+    return {
+        name: buffer
+        for sub_layer, args in sub_layers
+        for name, buffer in draft(sub_layer, block, *args).buffers.items()
+        if buffer.role == "weight"
+    }
 
 
 def decode_need(block: Block, kind: str) -> sram.Need:
@@ -54,11 +55,6 @@ def _need_of(block: Block, sub_layer: SubLayer, args: tuple[int, ...], keep: tup
         name: replace(buffer, role="cache") if name in keep else buffer for name, buffer in schedule.buffers.items()
     }
     return sram.need(replace(schedule, buffers=buffers))
-
-
-def need_bytes(need: sram.Need) -> int:
-    """Return the bytes of resident buffers and of the largest workspace."""
-    return sum(need.resident.values()) + sum(need.workspace.values())
 
 
 def block_names(shape: DecoderShape) -> list[str]:

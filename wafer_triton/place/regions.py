@@ -18,7 +18,7 @@ from wafer_triton.device.dtype import BYTES
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.place.layouts import LAYOUTS, lay_out
-from wafer_triton.place.need import ENDS, block_names, decode_need, need_bytes, prefill_need, weights_of
+from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need, weights_of
 from wafer_triton.schedule import sram
 from wafer_triton.text.quantity import numbered
 from wafer_triton.text.table import Table
@@ -236,7 +236,7 @@ def _check_weights(decode: Block, choices: tuple[Block, ...], prompt: int, layou
     try:
         check(needs(choices[0]))
     except (SramError, FullError):
-        check(min(map(needs, choices), key=lambda kinds: sum(map(need_bytes, kinds.values()))))
+        check(min(map(needs, choices), key=lambda kinds: sum(sum(need.resident.values()) for need in kinds.values())))
 
 
 def _prefill_regions(

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,12 @@ class Shift:
     @property
     def schedule_runs(self) -> ScheduleRuns:
         """The schedule and its number of runs; SramError if a core does not hold even one element."""
-        unit, source, target = self._bundles
+        # adjacent units move as one: as many as have, in every bundle, one sender and one receiver
+        runs = np.diff(
+            np.flatnonzero(np.diff(self.source) | np.diff(self.target)) + 1, prepend=0, append=len(self.source)
+        )
+        unit = int(np.gcd.reduce(runs))
+        source, target = self.source[::unit], self.target[::unit]
         most = sum(int(np.bincount(cores).max()) for cores in (source, target))
 
         def build(part: int) -> Schedule:
@@ -47,17 +51,6 @@ class Shift:
 
         schedule, slices = slice_to_fit(self.mesh, self.numel * unit, self.dtype, most, build)
         return schedule, slices * self.times
-
-    @property
-    def _bundles(self) -> tuple[int, Index, Index]:
-        """How many adjacent units move as one, and the cores that send and that receive such bundles.
-
-        It is the largest number such that all units of a bundle have the same sender and the same receiver.
-        """
-        source, target = self.source, self.target
-        runs = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
-        unit = int(np.gcd.reduce(runs))
-        return unit, source[::unit], target[::unit]
 
 
 @dataclass(frozen=True)
@@ -97,50 +90,29 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     one unit and receives at most one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
-    slots, rounds = _plan_units(mesh.length(axis), source, target)
-    size = {"size": numel}
-    for name, role, number in zip(("from", "to"), ("input", "output"), slots, strict=True):
-        b.buffer(name, (numel,), dtype, role, number)
-    for moves, stays in rounds:
-        exchanges, copies = list[Exchange](), list[Local]()
-        if moves is not None:
-            send, recv, sent, got = moves
-            exchanges.append(Exchange(Moves(axis, send, recv), Slot("from", sent, axis), Slot("to", got, axis)))
-        if stays is not None:
-            cores, sent, got = stays
-            here, there = Slot("from", sent, axis), Slot("to", got, axis)
-            copies.append(Local("copy", (there,), (here,), size, Cores(axis, cores)))
-        b.steps.append(Round(tuple(exchanges), tuple(copies), "redistribute"))
-    return b.build(draft=True)
-
-
-Units = tuple[Index, Index, Index, Index]  # senders, receivers in ascending order, and the slots on both sides
-Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
-
-
-def _plan_units(
-    length: int, senders: Index, receivers: Index
-) -> tuple[tuple[int, int], list[tuple[Units | None, Stays | None]]]:
-    """Return the slots of "from" and of "to", and for each round the units that move and those that stay on their core.
-
-    Unit u moves from core senders[u] to core receivers[u].
-    """
-    rounds, ranks = _rounds(senders, receivers), (ranks_of(senders), ranks_of(receivers))
-    moving = (senders != receivers).astype(np.int64)
-    slots = np.zeros((2, 2, int(rounds.max()) + 1, length), np.int64)  # for resident and moving units, on both sides
-    for side, (cores, rank) in enumerate(zip((senders, receivers), ranks, strict=True)):
-        slots[moving, side, rounds, cores] = rank
+    rounds, moving = _rounds(source, target), (source != target).astype(np.int64)
+    count = int(rounds.max()) + 1
+    slots = np.zeros((2, 2, count, mesh.length(axis)), np.int64)  # for resident and moving units, on both sides
+    for side, (name, role, cores) in enumerate((("from", "input", source), ("to", "output", target))):
+        ranks = ranks_of(cores)
+        b.buffer(name, (numel,), dtype, role, int(ranks.max()) + 1)
+        slots[moving, side, rounds, cores] = ranks
     kinds = 2 * rounds + moving
-    order = np.lexsort((receivers, kinds))
-    senders, receivers, kinds = senders[order], receivers[order], kinds[order]
+    order = np.lexsort((target, kinds))
+    source, target, kinds = source[order], target[order], kinds[order]
+    acts = [(list[Exchange](), list[Local]()) for _ in range(count)]
     edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
-    planned: list[list[Any]] = [[None, None] for _ in range(slots.shape[2])]
     for start, end in pairwise(edges):
         number, moves = divmod(int(kinds[start]), 2)
-        both = (senders[start:end], receivers[start:end]) if moves else (receivers[start:end],)
-        planned[number][1 - moves] = (*both, *slots[moves, :, number])
-    counts = int(ranks[0].max()) + 1, int(ranks[1].max()) + 1
-    return counts, [(moving, staying) for moving, staying in planned]
+        exchanges, copies = acts[number]
+        sent, got = (Slot(name, of, axis) for name, of in zip(("from", "to"), slots[moves, :, number], strict=True))
+        send, recv = source[start:end], target[start:end]
+        if moves:
+            exchanges.append(Exchange(Moves(axis, send, recv), sent, got))
+        else:
+            copies.append(Local("copy", (got,), (sent,), {"size": numel}, Cores(axis, recv)))
+    b.steps += [Round(tuple(exchanges), tuple(copies), "redistribute") for exchanges, copies in acts]
+    return b.build(draft=True)
 
 
 def _rounds(source: Index, target: Index) -> Index:

@@ -576,23 +576,17 @@ class Round(Value):
         """The first round of this step, and the last."""
         return self, self
 
-    @property
+    @cached_property
     def uses(self) -> Uses:
-        """The first and the last round that touches each buffer."""
-        return dict.fromkeys(touched(self), (0, 0))
+        """The first and the last round that touches each buffer, of unknown operations, too."""
+        slots = [slot for one in self.exchanges for slot in (one.src, one.dst)]
+        slots += [slot for op in self.locals for slot in op.operands]
+        return dict.fromkeys([slot.buffer for slot in slots], (0, 0))
 
     @cached_property
     def moves(self) -> tuple[Moves, ...]:
         """The moves of its exchanges."""
         return tuple(exchange.moves for exchange in self.exchanges)
-
-
-@once
-def touched(round_: Round) -> frozenset[str]:
-    """Return the names of the buffers that a round reads or writes, of unknown operations, too."""
-    slots = [slot for one in round_.exchanges for slot in (one.src, one.dst)]
-    slots += [slot for op in round_.locals for slot in op.operands]
-    return frozenset([slot.buffer for slot in slots])
 
 
 def as_slot(slot: str | Slot) -> Slot:

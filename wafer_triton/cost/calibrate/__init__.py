@@ -85,21 +85,18 @@ def _decode_layer(record: Record, on: Device) -> list[Measurement]:
         block = layers.decode_block(shape, mesh, context, c, groups, "paper-benchmark")
         return layers.total(layers.decode_steps(block, context, c))
 
-    def total(c: Constants) -> float:
-        return layer(c).cycles
-
-    def communication(c: Constants) -> float:
-        return layer(c).communication_cycles
-
-    measured = {
-        "total": (total, record["total_cycles"]),
-        "communication": (communication, record["communication_cycles"]),
+    predictions: dict[str, Callable[[Constants], float]] = {
+        "total": lambda c: layer(c).cycles,
+        "communication": lambda c: layer(c).communication_cycles,
     }
     spans = layer_sizes(shape, mesh, context)
     return [
-        Measurement("WSE-3 decode layer", f"{side}, {name}", float(value), "cycles", predict, {"quantity": name}, spans)
-        for name, (predict, value) in measured.items()
-    ]
+        Measurement(
+            "WSE-3 decode layer", f"{side}, {name}", float(record[f"{name}_cycles"]), "cycles", predict,
+            {"quantity": name}, spans,
+        )
+        for name, predict in predictions.items()
+    ]  # fmt: skip
 
 
 def _llm(phase: str) -> Callable[[Record, Device], list[Measurement]]:

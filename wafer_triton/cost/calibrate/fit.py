@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wafer_triton.cost.bands import band
 from wafer_triton.cost.calibrate import FAMILIES, Measurement, rows
@@ -100,13 +101,15 @@ def solve(
     counts. Raises UndeterminedError when the rows do not determine the constants.
     """
     c, measured = start, np.array([row.measured for row in measurements])
+
+    def errors(of: Constants) -> NDArray[np.float64]:
+        return np.array([row.predict(of) for row in measurements]) / measured - 1
+
     for _ in range(6):
-        error = np.array([row.predict(c) for row in measurements]) / measured - 1
-        columns = []
+        error, columns = errors(c), []
         for name in names:
             step = 1e-4 * max(1.0, getattr(c, name))
-            moved = replace(c, **{name: getattr(c, name) + step})
-            columns.append((np.array([row.predict(moved) for row in measurements]) / measured - 1 - error) / step)
+            columns.append((errors(replace(c, **{name: getattr(c, name) + step})) - error) / step)
         slope = np.stack(columns, 1)
         sizes = np.array([max(1.0, getattr(c, name)) for name in names])
         if np.linalg.matrix_rank(slope * sizes, tol=ROUNDING) < len(names):
@@ -121,9 +124,8 @@ def solve(
     free = len(measurements) - len(names)
     if free <= 0:
         return c, [None] * len(names)
-    error = np.array([row.predict(c) for row in measurements]) / measured - 1
-    spread = np.sqrt(np.diag(np.linalg.inv(slope.T @ slope)) * (error @ error) / free)
-    return c, [float(deviation) for deviation in spread]
+    error = errors(c)
+    return c, np.sqrt(np.diag(np.linalg.inv(slope.T @ slope)) * (error @ error) / free).tolist()
 
 
 @cache  # of the package's own files, which do not change while it runs

@@ -70,23 +70,19 @@ def read(path: Path, on: Device | None = None) -> list[OwnFamily]:
     if not lines or len(lines) > MOST_ROWS:
         raise ConfigError(f"{path}: {len(lines):,} rows; give from 1 to {MOST_ROWS:,}")
     found: dict[str, list[Measurement]] = {family: [] for family in kinds}
+    devices = {family: on or device(FAMILIES[family][2]) for family in kinds}
     for line, record in lines:
         _checked(path, line, record)
         for family in kinds:
-            _, made, name = FAMILIES[family]
             try:
-                found[family] += made(record, device(name) if on is None else on)
+                found[family] += FAMILIES[family][1](record, devices[family])
                 if "model" in record:
                     shape_of(record["model"]).paper_benchmark()  # raises for one with experts
             except (WaferError, ValueError) as error:
                 raise ConfigError(f"{path}, line {line}: {error}") from None
         if len(kinds) > 1 and record["phase"] not in ("decode", "prefill"):
             raise ConfigError(f"{path}, line {line}: phase is {record['phase']!r}; write decode or prefill")
-    return [
-        OwnFamily(family, device(FAMILIES[family][2]) if on is None else on, tuple(own))
-        for family, own in found.items()
-        if own
-    ]
+    return [OwnFamily(family, devices[family], tuple(own)) for family, own in found.items() if own]
 
 
 def _checked(path: Path, line: int, record: dict[str, Any]) -> None:

@@ -134,19 +134,22 @@ def _statements() -> list[partial[Cell]]:
 
 def over_rival(size: int, name: str, on: str = WSE2) -> Cell:
     """Return the speed of MeshGEMM over another algorithm, for square matrices on a device of a WSE-2's constants."""
-    given: dict[str, Any] = {"device": on, "mesh": SIDES[-1], "m": size, "k": size, "n": size}
-    ours, other = (estimate.gemm(**given, algorithm=algorithm) for algorithm in ("mesh", name.lower()))
-    return _statement(f"MeshGEMM faster than {name}", f"{size:,}^3", SIDES[-1], 2, 3, ours, other)
+    sizes = {"m": size, "k": size, "n": size}
+    algorithms = "mesh", name.lower()
+    return _statement(f"MeshGEMM faster than {name}", f"{size:,}^3", 2, 3, algorithms, on, SIDES[-1], sizes)
 
 
 def _over_pipeline(side: int, size: int) -> Cell:
-    given: dict[str, Any] = {"device": WSE2, "mesh": side, "k": size, "n": size}
-    ours, other = (estimate.gemv(**given, algorithm=algorithm) for algorithm in ("ktree", "pipeline"))
     what, model = "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]"
-    return _statement(what, model, side, 4, 8, ours, other)
+    return _statement(what, model, 4, 8, ("ktree", "pipeline"), WSE2, side, {"k": size, "n": size})
 
 
-def _statement(what: str, model: str, side: int, low: float, high: float, ours: Any, other: Any) -> Cell:
+def _statement(
+    what: str, model: str, low: float, high: float, algorithms: tuple[str, str], on: str, side: int,
+    sizes: dict[str, Any],
+) -> Cell:  # fmt: skip
+    """Return how much faster the first algorithm is than the second, beside the range from `low` to `high`."""
+    ours, other = (estimate.product(device=on, mesh=side, algorithm=each, **sizes) for each in algorithms)
     ratio, band = other.cycles / ours.cycles, other.error_band
     return Cell(
         "text", what, model, str(side), "", "times", f"{low:g} to {high:g}", low, high, False, ratio, band

@@ -331,21 +331,20 @@ def row_of(cell: Cell) -> tuple[str, ...]:
 def _five(cells: Sequence[Cell]) -> Iterable[tuple[str, ...]]:
     for name, tables in HELD_OUT.items():
         held_out = [cell for cell in cells if cell.table in tables and not cell.fitted]
-        sizes = [abs(cell.error) for cell in held_out]
         worst = max(held_out, key=lambda cell: abs(cell.error))
         where = ", ".join(filter(None, (worst.model or worst.what, worst.model and worst.mesh)))
         where += f", {worst.tokens}" * (" in" in worst.tokens)
         both = f"{_published(worst)} {worst.unit}", _digits(worst.predicted)
-        yield name, str(len(sizes)), f"{100 * fmean(sizes):.1f} %", f"{100 * max(sizes):.1f} %", where, *both
+        yield name, str(len(held_out)), *_mean_and_worst([cell.error for cell in held_out], 1), where, *both
 
 
 def _judged(of: Sequence[outside.Point]) -> tuple[str, ...]:
     """Return the row under `FIVE` of the closed forms."""
-    sizes, worst = [abs(point.ratio - 1) for point in of], max(of, key=lambda point: abs(point.ratio - 1))
+    worst = max(of, key=lambda point: abs(point.ratio - 1))
     where = f"{worst.collective}, {worst.cores} cores, word of one"
-    errors = f"{100 * fmean(sizes):.1f} %", f"{100 * max(sizes):.1f} %"
+    errors = _mean_and_worst([point.ratio - 1 for point in of], 1)
     closed = f"{_digits(worst.closed)} cycles, closed form"
-    return "CS-2: closed forms of HPDC'24's collectives", str(len(sizes)), *errors, where, closed, _digits(worst.tuned)
+    return "CS-2: closed forms of HPDC'24's collectives", str(len(of)), *errors, where, closed, _digits(worst.tuned)
 
 
 def _forms(of: Sequence[outside.Point]) -> str:
@@ -368,7 +367,7 @@ def _derived(of: Sequence[Derived]) -> Iterable[tuple[str, ...]]:
 def _fit(family: Family) -> tuple[str, ...]:
     names = ", ".join(f"`{name}`" for name in family.stage.names)
     left = "; ".join(f"{key}: {_spread(errors)}" for key, errors in family.left_out.items())
-    return family.name, str(len(family.rows)), names, *_spread(family.errors).split(" / "), left
+    return family.name, str(len(family.rows)), names, *_mean_and_worst(family.errors, 2), left
 
 
 def _by_mesh(cells: Sequence[Cell]) -> str:
@@ -446,5 +445,9 @@ def _share(error: float) -> str:
 
 def _spread(errors: list[float] | None) -> str:
     """Return the mean and the worst error; "-" without any."""
-    sizes = [abs(error) for error in errors or ()]
-    return f"{100 * fmean(sizes):.2f} % / {100 * max(sizes):.2f} %" if sizes else "-"
+    return " / ".join(_mean_and_worst(errors, 2)) if errors else "-"
+
+
+def _mean_and_worst(errors: Iterable[float], decimals: int) -> tuple[str, str]:
+    sizes = [*map(abs, errors)]
+    return f"{100 * fmean(sizes):.{decimals}f} %", f"{100 * max(sizes):.{decimals}f} %"
