@@ -233,10 +233,10 @@ class _Check:
         for at, length, role in zip(cores.grid(self.mesh), self.mesh.shape, ("row", "column"), strict=True):
             if wrong := _off_mesh(role, at, length):
                 raise _Broken("off-mesh", f"{op}: {wrong}")
-        named = np.sort(cores.flat(self.mesh))
-        again = named[1:][named[1:] == named[:-1]]
-        if again.size:
-            twice = divmod(int(again[0]), self.mesh.shape[1])
+        named = cores.flat(self.mesh)
+        if not (named[1:] > named[:-1]).all():  # they are in order, but for some that are named twice
+            named = np.sort(named)
+            twice = divmod(int(named[1:][named[1:] == named[:-1]][0]), self.mesh.shape[1])
             raise _Broken("malformed", f"{op} names core {twice} twice", twice)
 
     def operand(self, slot: Slot) -> SlotOperand:
