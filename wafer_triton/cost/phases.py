@@ -148,15 +148,20 @@ def _of_different_work(schedule: Schedule, run: RoundRun) -> list[Round]:
         return op.work, tuple([schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.operands])
 
     def each(round_: Round) -> frozenset[tuple[object, ...]]:
-        return frozenset([tuple(map(work, ops)) for ops in by_cores(schedule.mesh, round_.locals)])
+        return frozenset([tuple(map(work, ops)) for ops in _of_cores(schedule, round_)])
 
     rounds = reversed(run.rounds) if run.tree is None else run.tree.different
     return list({each(round_): round_ for round_ in rounds}.values())
 
 
+def _of_cores(schedule: Schedule, round_: Round) -> list[Sequence[Local]]:
+    """Return the operations of each group of cores; all together where sums stream, as a core may end both ways."""
+    return [round_.locals] if kind(round_) == "stream" else [*by_cores(schedule.mesh, round_.locals)]
+
+
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:
     """Return the most multiply-adds, vector elements and SRAM bytes of a core, and the products of that with most."""
-    each = [_work_of(schedule, ops) for ops in by_cores(schedule.mesh, round_.locals)]
+    each = [_work_of(schedule, ops) for ops in _of_cores(schedule, round_)]
     products = max(each, key=itemgetter(1))[0]
     return products, *(max(column) for column in list(zip(*each, strict=True))[1:])
 

@@ -39,10 +39,10 @@ class Account(Counts):
     """The counts of a schedule and of its single links; they add up as `Additive` says.
 
     `hops` and `serial_words` are of the critical path: the links of the longest paths, and the words on the busiest
-    link of each run, of whole tiles of each round (see `wafer_triton.count.runs`). `link_bytes` are of the whole mesh: bytes times links crossed.
-    `flows` are the most messages on one link in a round. `sram_peak_bytes` are of one physical core, and so are `macs`,
-    of the core that has most in each round. `launches` are the kernel launches of an emulation on a GPU (of a
-    schedule alone there are none).
+    link of each run, of whole tiles of each round (`wafer_triton.count.runs`). `link_bytes` are of the whole mesh:
+    bytes times links crossed. `flows` are the most messages on one link in a round. `sram_peak_bytes` are of one
+    physical core, and so are `macs`, of the core that has most in each round. `launches` are the kernel launches of an
+    emulation on a GPU (of a schedule alone there are none).
     """
 
     # tiles sent; a tile that a core sends along one axis in one round counts once, to however many receivers

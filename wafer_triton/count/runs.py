@@ -5,9 +5,9 @@ Every round is of one kind, and goes on from the run before it, if that is of th
 - local: no exchange. It is a run of its own.
 - product: tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
 - tiles: cores both send and receive, and none multiplies (alignment, a ring all-reduce). Each sets an exchange of whole
-  tiles up and waits for it, as measured in MeshGEMM, whether it then combines the tile or not. So the words on the busiest link
-  of each round add up, line by line. Such rounds go on while tiles move along the same axes, and all are combined or
-  none; so the two halves of a ring all-reduce are two runs, as in its closed form (HPDC'24).
+  tiles up and waits for it, as measured in MeshGEMM, whether it then combines the tile or not. So the words on the
+  busiest link of each round add up, line by line. Such rounds go on while tiles move along the same axes, and all are
+  combined or none; so the two halves of a ring all-reduce are two runs, as in its closed form (HPDC'24).
 - stream: no core does both, and arriving elements are combined (a tree). It goes on along one axis, if its senders send
   on what came to them: elements go on one by one, so the payload of all stages is on the links at once.
 - circuit: routers alone carry the data, as in a multicast. It goes on, as in a 2-D broadcast, if its senders send on
