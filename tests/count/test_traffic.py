@@ -14,7 +14,7 @@ from wafer_triton.count.traffic import RunTraffic, Traffic
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Round, Slot
+from wafer_triton.schedule.rounds import Cores, Round, Slot
 
 ROOMY = replace(device("wse2"), sram_bytes=1 << 40)
 
@@ -141,3 +141,17 @@ def test_whole_tiles_are_waited_for_in_every_round(axis):
     assert account(schedule).serial_words == Traffic(schedule).run(run).busiest_words == (1 + 2 + 4 + 1) * 48
     b.round(b.exchange(axis, "a", "c", [0, 1], [1, 0], lines=[4]))
     assert account(b.build()).serial_words == 8 * 48
+
+
+def test_moves_that_stream_and_moves_of_whole_tiles_have_words_of_their_own():
+    """The same moves in two rounds: sums flow over a line at once, tiles that are not combined wait."""
+    found = []
+    for combined in (True, False):
+        b = Builder(Mesh(2, 4), "sums" if combined else "tiles")
+        for name in ("a", "c"):
+            b.buffer(name, (48,), "fp32", "state")
+        for send, recv in (([[0], [2]], [[1], [1]]), ([[1], [1]], [[3], [0]])):
+            moved = b.exchange("x", "a", "c", send, recv)
+            b.round(moved, *[b.local("add", "a", ("a", "c"), Cores("x", recv), size=48)] * combined)
+        found.append((kind(b.build().rounds[0]), account(b.build()).serial_words))
+    assert found == [("stream", 48), ("tiles", 96)]

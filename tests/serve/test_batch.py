@@ -97,7 +97,18 @@ def test_fewer_sequences_take_no_longer_than_more():
     turns = {size: batch(**LLAMA, batch=size) for size in (4, 8, 16)}
     seconds = [found.seconds for found in turns.values()]
     assert seconds == sorted(seconds)
-    assert turns[8].regions == turns[16].regions == 12, "8 sequences lay in 8 regions and took longer than 16 in 12"
+    assert turns[8].regions == 12, "8 sequences lay in 8 regions and took longer than 16 in 12"
+
+
+def test_of_all_head_groups_the_fastest_for_the_batch_are_taken():
+    """With those that are fastest for one sequence slower hops made a turn of 8 faster, from 657 to 513 us."""
+    model = {"model": "qwen2.5-0.5b", "mesh": 200, "context": 1024, "batch": 8}
+    found = batch(**model)
+    each = (batch(**model, head_groups=own.head_groups) for own in decode_blocks(
+        shape_of("qwen2.5-0.5b"), Mesh(200, 200, WSE2), 1024, constants(WSE2)
+    ))  # fmt: skip
+    assert found == min(each, key=lambda one: one.seconds)
+    assert found.seconds < batch(**model, device="wse2,hop_cycles=2").seconds
 
 
 def test_groups_are_as_equal_as_they_can_be():

@@ -215,6 +215,15 @@ def test_answers_whose_last_tokens_come_in_one_turn_end_together():
     assert first.end == second.end < third.started
 
 
+def test_answers_end_together_where_turns_round():
+    """Requests 3 and 6 end in one turn, which adds of floats tell apart by less than a billionth."""
+    arrivals = *[0.0] * 4, 1.6724037529924543, 1.8080950187049964, 1.9545966151149639, 1.9863099193816602
+    answers = 5, 5, 2, 5, 2, 2, 2, 5
+    requests = [Request(n, at, 10, answers[n]) for n, at in enumerate(arrivals)]
+    served = simulate(requests, Given(batch=2, extra=0.013), Policy(Shared(turns=1))).served
+    assert served[3].end == pytest.approx(served[6].end)
+
+
 @pytest.mark.parametrize("name", ORGANISATIONS)
 def test_nothing_works_longer_than_the_run(name):
     requests = [Request(number, 0.0, 10, 2) for number in range(3)]

@@ -15,7 +15,6 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import ExpertPlacement
 from wafer_triton.cost.price import Cost, Groups, Reading, read
 from wafer_triton.cost.results import Layered, RequestCost
-from wafer_triton.decoder.block import cached_across_devices
 from wafer_triton.device import ANY
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.errors import WaferError
@@ -132,15 +131,15 @@ def between_regions(block: layers.Block, regions: Regions, c: Constants) -> Cost
 
 def costs_of_ways(meshes: Iterable[Mesh], block: layers.Block, c: Constants) -> list[Cost]:
     """Return the cost of each of `moves.ways`."""
-    alike = replace(block, entries=1)
     ways = moves.ways([replace(mesh, device=ANY) for mesh in meshes], block)
-    return [_read(alike, *way).cost(block.mesh.device, c) for way in ways]
+    moved = block.shape.hidden_size, block.batch, block.dtype
+    return [_read(*way, *moved).cost(block.mesh.device, c) for way in ways]
 
 
-@cached_across_devices(256)
-def _read(block: layers.Block, source: Mesh, target: Mesh) -> Reading:
-    """Return the reading of the schedule of a way."""
-    return read(moves.hand_over(source, target, block.shape.hidden_size, block.batch, block.dtype))
+@lru_cache(maxsize=256)
+def _read(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Reading:
+    """Return the reading of the schedule of a way, which devices, caches and head groups share."""
+    return read(moves.hand_over(source, target, width, tokens, dtype))
 
 
 def ends(block: layers.Block, tokens: int, c: Constants, last: int = 1) -> tuple[layers.Costs, layers.Costs]:

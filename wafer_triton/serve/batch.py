@@ -75,9 +75,9 @@ def batch(
 
     Groups of `at_once` sequences follow one another through the regions (None: the size with the most tokens a second,
     of the powers of two and the batch). The placement has buffers and caches for all sequences. Room for more of them
-    spreads the layers over more regions, so of placements with room for the batch and for each larger power of two the
-    fastest is taken; a batch of one lies as in `estimate.decode`. `dtype` is as there. Raises ShapeError for a group
-    larger than the batch, and as `estimate.decode`.
+    spreads the layers over more regions. So the fastest is taken of placements with room for the batch and for each
+    larger power of two, by each number of head groups that `estimate.decode` tries; a batch of one lies as there, and
+    `dtype` is as there. Raises ShapeError for a group larger than the batch, and as `estimate.decode`.
     """
     chip, shape = find_device(device), shape_of(model, dtype)
     on = as_mesh(mesh, chip)
@@ -92,10 +92,11 @@ def batch(
     sizes = sizes_of(batch)
     tried = [at_once] if at_once else sizes
     blocks = layers.decode_blocks(shape, on, context, c, head_groups=head_groups)
-    placements = [times_of(batch_placed(blocks, batch), context)]
-    with suppress(WaferError):  # until no more caches fit
-        for shift in range(batch.bit_length(), MOST_BATCH.bit_length() if batch > 1 else 0):
-            placements.append(times_of(batch_placed(blocks, 1 << shift), context))
+    placements, larger = list[Priced](), [1 << shift for shift in range(batch.bit_length(), MOST_BATCH.bit_length())]
+    for own in blocks if batch > 1 else ():  # the head groups that are fastest for one may not be for several
+        with suppress(WaferError):  # until no more caches fit
+            placements += (times_of(batch_placed([own], size), context) for size in (batch, *larger))
+    placements = placements or [times_of(batch_placed(blocks, batch), context)]
     times = min(placements, key=lambda each: min(turn(each, batch, size) for size in tried))
     block = times.block
     turns = {size: turn(times, batch, size) for size in tried}
