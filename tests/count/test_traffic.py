@@ -76,6 +76,21 @@ def test_words_are_per_busiest_line_and_bytes_per_mesh():
     assert traffic(b) == RunTraffic(hops=3, busiest_words=4, mean_words=(4 + 4 + 2) / 3, link_bytes=8 * (3 * 3 + 2))
 
 
+def test_mean_words_are_no_fewer_than_those_of_the_largest_tile():
+    b = builder(1, 200)
+    b.buffer("large", (100,), "fp32", "input")
+    b.like("next", "large")
+    stays = b.exchange("x", "large", "next", [0], [0])
+    b.round(stays, b.exchange("x", "a", "b", [0], [2]), b.exchange("x", "b", "a", [1], [2]))
+    assert traffic(b).mean_words == 1.5  # one tile crosses the first link, two the second; the large one crosses none
+    b.steps.clear()
+    b.round(
+        b.exchange("x", "large", "next", [0], [99]),  # its last word comes after 99 others and 99 hops
+        b.exchange("x", "a", "b", np.arange(100, 198, 2), np.arange(101, 199, 2)),  # 49 links with one word each
+    )
+    assert traffic(b) == RunTraffic(hops=99, busiest_words=100, mean_words=100, link_bytes=4 * (99 * 100 + 49))
+
+
 def test_halves_of_a_word_take_a_word():
     b = Builder(Mesh(1, 2, ROOMY), "fp16")
     b.buffer("a", (3,), "fp16", "input")

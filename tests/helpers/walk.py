@@ -96,14 +96,12 @@ class Walk:
     def round_loads(self, round_: Round) -> Loads:
         sizes, words, flows, of_lines, messages = Counter(), Counter(), Counter(), Counter(), 0
         for (axis, slot, sender), receivers in self.messages(round_).items():
-            buffer = self.buffers[slot.buffer]
-            size = prod(buffer.tile) * BYTES[buffer.dtype] * (buffer.slots if slot.index is None else 1)
             messages += 1
             for link in self.links(sender, receivers):
                 flows[link] += 1
-                sizes[link] += size
-                words[link] += ceil(size / WORD_BYTES)
-                of_lines[sender[axis == "y"], link] += ceil(size / WORD_BYTES)
+                sizes[link] += self.size(slot)
+                words[link] += self.words(slot)
+                of_lines[sender[axis == "y"], link] += self.words(slot)
         return Loads(sizes, words, flows, of_lines, messages)
 
     def busiest_words(self, run: Sequence[Round]) -> int:
@@ -117,19 +115,31 @@ class Walk:
             of_line.update(most)
         return max(of_line.values(), default=0)
 
-    def mean_words(self, loads: Loads) -> float:
+    def mean_words(self, run: Sequence[Round]) -> float:
         """Return the mean over the links in use of the fullest logical line, times the logical lines of a physical one.
 
-        It is no more than the words on the busiest link of the axis.
+        It is no more than the words on the busiest link of the axis, and no less than those of a tile that crosses one.
         """
-        of_line, most = defaultdict(list), Counter()
+        of_line, most, largest, loads = defaultdict(list), Counter(), Counter(), self.loads(run)
         for (line, link), words in loads.of_lines.items():
             of_line[link[0], line].append(words)
         for link, words in loads.words.items():
             most[ALONG[link[0]]] = max(most[ALONG[link[0]]], words)
+        for round_ in run:
+            for (axis, slot, sender), receivers in self.messages(round_).items():
+                if self.links(sender, receivers):
+                    largest[axis] = max(largest[axis], self.words(slot))
         fold = {"x": self.mesh.fold[0], "y": self.mesh.fold[1]}
         means = ((ALONG[way], sum(words) / len(words)) for (way, _), words in of_line.items())
-        return max((min(mean * fold[axis], most[axis]) for axis, mean in means), default=0.0)
+        return max((min(max(mean * fold[axis], largest[axis]), most[axis]) for axis, mean in means), default=0.0)
+
+    def size(self, slot: Slot) -> int:
+        """Return the bytes of a tile."""
+        buffer = self.buffers[slot.buffer]
+        return prod(buffer.tile) * BYTES[buffer.dtype] * (buffer.slots if slot.index is None else 1)
+
+    def words(self, slot: Slot) -> int:
+        return ceil(self.size(slot) / WORD_BYTES)
 
     def path(self, run: RoundRun) -> int:
         """Return the hops of a run: where it turns to another axis, the longest path so far goes on."""
@@ -318,7 +328,7 @@ def _runs(schedule: Schedule, walk: Walk) -> Iterator[str]:
     for run in walk.runs():
         loads, where = walk.loads(run), f"run of {len(run)} from {walk.round_name(first)}"
         walked = {
-            "hops": walk.path(run), "link_bytes": loads.bytes.total(), "mean_words": walk.mean_words(loads),
+            "hops": walk.path(run), "link_bytes": loads.bytes.total(), "mean_words": walk.mean_words(run),
             "busiest_words": walk.busiest_words(run.rounds),
         }  # fmt: skip
         most = max(loads.words, key=lambda link: loads.words[link], default=None)

@@ -47,7 +47,7 @@ class Phase:
     stages: int = 0  # set-ups of exchanges on the critical path
     hops: int = 0  # longest path of data
     busiest_words: int = 0  # over the busiest link
-    mean_words: float = 0.0  # over the links in use
+    mean_words: float = 0.0  # over the links in use, or of the largest tile if that has more
     link_bytes: int = 0  # bytes times links crossed, on the whole mesh
     packed: int = 0  # moved tiles of more than one element; they move as packed words
     fold: int = 1  # logical cores of one physical core

@@ -2,9 +2,9 @@
 
 Each phase (see `wafer_triton.cost.phases`) costs its set-ups and the larger of contention and path, after Luczynski et
 al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24): `max(C, E / N + L)` with C words over the busiest link, E / N words
-over the mean link in use and L the hops of the longest path. If compute overlaps with the exchange, the longer of the
-two counts. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then
-costs a routing stage as well (WaferLLM, OSDI'25, section 3).
+over the mean link in use, at least those of a tile, and L the hops of the longest path. If compute overlaps with the
+exchange, the longer of the two counts. A schedule that needs more routes than a router holds is relayed core by core:
+each of its hops then costs a routing stage as well (WaferLLM, OSDI'25, section 3).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class RunTraffic:
 
     hops: int = 0  # longest path of data
     busiest_words: int = 0  # over the busiest link; of whole tiles in every round, on the line that has most
-    mean_words: float = 0.0  # over the links in use
+    mean_words: float = 0.0  # over the links in use, or of the largest tile if that has more
     link_bytes: int = 0  # bytes times links crossed, on the whole mesh
 
 
@@ -115,9 +115,12 @@ class Traffic:
             sides = Sides.of(self.mesh, axis)
             sums, of_line = self._words(axis, every)
             most = int(busiest(sums, of_line, sides.fold_across).max())
-            # the mean of a logical line, times their number on a physical one, but no more than the busiest
+            # the mean of a logical line, times their number on a physical one, but no more than the busiest; no less
+            # than the largest tile that crosses a link, whose words go one after another
             mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * sides.fold_across
-            walk.mean.append(min(mean, float(most)))
+            crossing = (size for moves, size in every if moves.axis == axis and self.crossed.of(moves).hops.size)
+            largest = ceil(max(crossing, default=0) / WORD_BYTES)
+            walk.mean.append(min(max(mean, largest), float(most)))
             if waited:
                 each = (busiest(*self._words(axis, moved), sides.fold_across) * of for moved, of in waited.items())
                 most = int(reduce(add, each).max())
