@@ -345,6 +345,25 @@ def test_the_two_level_formula_equals_the_tree() -> None:
             assert (found.stages, found.hops) == (stages + 1, hops), (size, count)  # and the multicast's
 
 
+def test_products_of_different_cores_take_the_time_of_the_slowest() -> None:
+    """Fewer multiply-adds in fp32 take longer than more in fp16."""
+
+    def cost(*dtypes: str) -> float:
+        b, ops = Builder(Mesh(1, 2, ROOMY), "products"), []
+        for core, (dtype, k) in enumerate((("fp32", 10), ("fp16", 11))):
+            a, w, c = (
+                b.buffer(f"{dtype} {name}", sizes, dtype, "state")
+                for name, sizes in (("a", (10, k)), ("w", (k, 10)), ("c", (10, 10)))
+            )
+            if dtype in dtypes:
+                ops.append(b.local("gemm", c, (a, w), Cores("x", [core]), m=10, k=k, n=10))
+        b.round(*ops)
+        return price(b.build()).tuned_cycles
+
+    assert cost("fp32", "fp16") == cost("fp32") == 10 * 10 * 10
+    assert cost("fp16") == 10 * 11 * 10 / 4
+
+
 def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
     """Check the waits: with one buffer of partial sums an iteration waits for the last; with two it does not."""
     priced = {}

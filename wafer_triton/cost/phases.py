@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from wafer_triton import local
 from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs, sources, stages
@@ -52,7 +51,7 @@ class Phase:
     packed: int = 0  # moved tiles of more than one element; they move as packed words
     fold: int = 1  # logical cores of one physical core
     overlaps: bool = False  # products read nothing that arrives in the same round
-    products: tuple[Product, ...] = ()
+    products: tuple[tuple[Product, ...], ...] = ()  # of each kind of core that has any
     macs: int = 0  # of a core
     elements: int = 0  # vector elements of a core
     sram_bytes: int = 0  # read and written by a core's local operations, every operand once
@@ -159,11 +158,13 @@ def _of_cores(schedule: Schedule, round_: Round) -> list[Sequence[Local]]:
     return [round_.locals] if kind(round_) == "stream" else [*by_cores(schedule.mesh, round_.locals)]
 
 
-def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:
-    """Return the most multiply-adds, vector elements and SRAM bytes of a core, and the products of that with most."""
-    each = [_work_of(schedule, ops) for ops in _of_cores(schedule, round_)]
-    products = max(each, key=itemgetter(1))[0]
-    return products, *(max(column) for column in list(zip(*each, strict=True))[1:])
+def _work(schedule: Schedule, round_: Round) -> tuple[tuple[tuple[Product, ...], ...], int, int, int]:
+    """Return the products of each kind of core, and the most multiply-adds, vector elements and SRAM bytes of a core.
+
+    Which products take longest depends on the rates of a device: fewer in fp32 may take longer than more in fp16.
+    """
+    products, *numbers = zip(*(_work_of(schedule, ops) for ops in _of_cores(schedule, round_)), strict=True)
+    return tuple(dict.fromkeys(filter(None, products))), *map(max, numbers)
 
 
 def _work_of(schedule: Schedule, ops: Sequence[Local]) -> tuple[tuple[Product, ...], int, int, int]:

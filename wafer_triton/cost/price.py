@@ -209,7 +209,8 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
 def _compute(phase: Phase, c: Constants) -> float:
     """Return cycles of a core's local operations in one round, at least the time of their SRAM accesses."""
     one_by_one = phase.kind != "local"
-    work = sum(product_cycles(product, c, one_by_one) for product in phase.products) + phase.elements * c.element_cycles
+    products = (sum(product_cycles(product, c, one_by_one) for product in core) for core in phase.products)
+    work = max(products, default=0.0) + phase.elements * c.element_cycles
     return phase.fold * max(work, phase.sram_bytes / c.sram_bytes_per_cycle)
 
 

@@ -170,4 +170,4 @@ def _rows(block: Block, context: int, step: str) -> int:
         for every in layers.phases_by_kind(block, layers.decode_sub_layers(block, context)).values()
         for phase in every
     ]
-    return max((one.m for phase in phases if phase.label == step for one in phase.products), default=0)
+    return max((one.m for phase in phases if phase.label == step for core in phase.products for one in core), default=0)
