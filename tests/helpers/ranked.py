@@ -30,6 +30,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import prefills
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
+KNOWN = schedules.SUMS | schedules.MOVES | schedules.LAYERS
 # installed modules alone: the server leaves out other modules in silence
 PRELOADED = [
     "wafer_triton.models.decoder",
@@ -98,12 +99,12 @@ def wrong(
     executor: type[TorchExecutor | TritonExecutor] = TorchExecutor,
 ) -> list[str]:  # fmt: skip
     """Return the names of the schedules whose bits on ranks differ from one process."""
-    known, failed = schedules.SUMS | schedules.MOVES | schedules.LAYERS, []
+    failed = []
     for exchange in EXCHANGES:
         one, inside = (executor(device="cpu", exchange=exchange, poison=True) for _ in range(2))
         ranks = DistributedExecutor(inside, shards=shards)
         for name in names:
-            schedule = schedules.build(known[name], mesh, dtype)
+            schedule = schedules.build(KNOWN[name], mesh, dtype)
             tiles = given(schedule)
             got = results(ranks.bind(schedule, tiles))
             want = results(one.bind(schedule, tiles)) if rank == 0 else got  # which once is enough
@@ -114,7 +115,7 @@ def wrong(
 
 def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
     """Return the bytes between ranks by exchange, and the rank of every core."""
-    schedule = schedules.build(schedules.SUMS[name], mesh, "fp32")
+    schedule = schedules.build(KNOWN[name], mesh, "fp32")
     answer: dict[str, Any] = {}
     for exchange in EXCHANGES:
         ranks = DistributedExecutor(TorchExecutor(exchange=exchange))
