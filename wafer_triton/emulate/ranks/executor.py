@@ -5,8 +5,8 @@ stay on a rank are copied there. Others are sent in one message for each pair of
 overlaps local operations that do not depend on it. With elided exchange a rank fetches the tiles of other ranks that
 its cores read; for compute-shift rounds all of them before the first round.
 
-The operations and their order are as in one process, and so are the bits. Unless tiles are whole cache lines, those of a
-BLAS that rounds by the place of a result in its line may differ in the last bit.
+The operations and their order are as in one process, and so are the bits. Unless tiles are whole cache lines, those of
+a BLAS that rounds by the place of a result in its line may differ in the last bit.
 """
 
 from __future__ import annotations
