@@ -207,6 +207,19 @@ def refused(rank: int) -> list[Any]:
     return [*answers, torch.equal(model.prefill(prompt, sequence=1), want)]
 
 
+def apart(rank: int) -> list[str]:
+    """Return the errors of a model's ranks that do not agree, one after another."""
+    model = model_of(tiny.CONFIG, "2", DistributedExecutor(TorchExecutor()))
+    return [
+        raised(lambda: model.generate([1, 2 + rank], 2)),
+        raised(lambda: model.generate([1, 2], 2 + rank)),
+        raised(lambda: model.generate([1, 2], 2, stop=[3 + rank])),
+        raised(lambda: model.generate([1, 2], 2, temperature=1.0, seed=rank)),
+        raised(lambda: model_of(tiny.CONFIG, f"{2 + rank}", DistributedExecutor(TorchExecutor()))),
+        raised(lambda: list(model.generate([1, 2], 2, temperature=1.0))),
+    ]
+
+
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:
     """Return the parameters of a rank, the bytes that its programs hold, and a seed that all ranks agree on."""
     model = model_of(config, "3", DistributedExecutor(TorchExecutor()))
