@@ -109,6 +109,8 @@ class TokenStream(Iterator[T], Generic[T]):
             self.sampling = sampling = replace(
                 sampling, seed=model.pipeline.from_first(torch.Generator().seed() % 2**62)
             )
+        # a stage computes with its own tokens, and each rank chooses the next ones by itself
+        model.pipeline.agree(prompts=prompts, max_new_tokens=max_new_tokens, stop=self.stop, **vars(sampling))
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
         self._version: int | None = None  # the model's, after this stream's last token

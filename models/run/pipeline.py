@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.emulate.ranks.group import naming_lost_rank
+from wafer_triton.emulate.ranks.group import agree, naming_lost_rank
 from wafer_triton.errors import BackendError
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.decoder import DecoderShape
@@ -77,6 +77,11 @@ class PipelineStage:
     def has_embedding(self) -> bool:
         """Whether the embedding lies in this stage."""
         return self.has_head if self.shape.tie_word_embeddings else self.number == 0
+
+    def agree(self, **options: object) -> None:
+        """Raise BackendError on all ranks if their options differ."""
+        if self.everyone is not None:
+            agree(options, self.everyone)
 
     def from_first(self, value: T) -> T:
         """Return the value of the first rank, on all ranks."""

@@ -30,6 +30,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import prefills
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
+KNOWN = schedules.SUMS | schedules.MOVES | schedules.LAYERS
 # installed modules alone: the server leaves out other modules in silence
 PRELOADED = [
     "wafer_triton.models.decoder",
@@ -98,12 +99,12 @@ def wrong(
     executor: type[TorchExecutor | TritonExecutor] = TorchExecutor,
 ) -> list[str]:  # fmt: skip
     """Return the names of the schedules whose bits on ranks differ from one process."""
-    known, failed = schedules.SUMS | schedules.MOVES | schedules.LAYERS, []
+    failed = []
     for exchange in EXCHANGES:
         one, inside = (executor(device="cpu", exchange=exchange, poison=True) for _ in range(2))
         ranks = DistributedExecutor(inside, shards=shards)
         for name in names:
-            schedule = schedules.build(known[name], mesh, dtype)
+            schedule = schedules.build(KNOWN[name], mesh, dtype)
             tiles = given(schedule)
             got = results(ranks.bind(schedule, tiles))
             want = results(one.bind(schedule, tiles)) if rank == 0 else got  # which once is enough
@@ -114,7 +115,7 @@ def wrong(
 
 def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
     """Return the bytes between ranks by exchange, and the rank of every core."""
-    schedule = schedules.build(schedules.SUMS[name], mesh, "fp32")
+    schedule = schedules.build(KNOWN[name], mesh, "fp32")
     answer: dict[str, Any] = {}
     for exchange in EXCHANGES:
         ranks = DistributedExecutor(TorchExecutor(exchange=exchange))
@@ -204,6 +205,19 @@ def refused(rank: int) -> list[Any]:
     for tokens, sequence in (([3], 0), ([3], 2), (range(99), 1), ([], 1)):
         answers.append(raised(lambda tokens=tokens, sequence=sequence: model.prefill(tokens, sequence=sequence)))
     return [*answers, torch.equal(model.prefill(prompt, sequence=1), want)]
+
+
+def apart(rank: int) -> list[str]:
+    """Return the errors of a model's ranks that do not agree, one after another."""
+    model = model_of(tiny.CONFIG, "2", DistributedExecutor(TorchExecutor()))
+    return [
+        raised(lambda: model.generate([1, 2 + rank], 2)),
+        raised(lambda: model.generate([1, 2], 2 + rank)),
+        raised(lambda: model.generate([1, 2], 2, stop=[3 + rank])),
+        raised(lambda: model.generate([1, 2], 2, temperature=1.0, seed=rank)),
+        raised(lambda: model_of(tiny.CONFIG, f"{2 + rank}", DistributedExecutor(TorchExecutor()))),
+        raised(lambda: list(model.generate([1, 2], 2, temperature=1.0))),
+    ]
 
 
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:

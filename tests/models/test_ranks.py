@@ -133,6 +133,18 @@ def test_a_refused_prompt_leaves_no_message_between_ranks():
     assert all(word in message for word, message in zip(expected, first[:-1], strict=True)), first
 
 
+def test_ranks_of_a_model_agree_on_what_it_generates():
+    differ = (
+        "prompts = [[1, 3]], rank 0 [[1, 2]]",
+        "max_new_tokens = 3, rank 0 2",
+        "stop = {4}, rank 0 {3}",
+        "seed = 1, rank 0 0",
+        "mesh = '3x3', rank 0 '2x2'",
+    )
+    want = [f"the ranks do not agree: rank 1 has {each}; give all ranks the same options" for each in differ]
+    assert ranked.on_ranks(2, ranked.apart) == [[*want, "nothing"]] * 2
+
+
 def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
     folder, bare = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare")
     for file in bare.glob("tokenizer*"):

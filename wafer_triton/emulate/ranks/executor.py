@@ -5,7 +5,8 @@ stay on a rank are copied there. Others are sent in one message for each pair of
 overlaps local operations that do not depend on it. With elided exchange a rank fetches the tiles of other ranks that
 its cores read; for compute-shift rounds all of them before the first round.
 
-The operations and their order are as in one process, and so are the bits.
+The operations and their order are as in one process, and so are the bits. Unless tiles are whole cache lines, those of
+a BLAS that rounds by the place of a result in its line may differ in the last bit.
 """
 
 from __future__ import annotations
@@ -125,6 +126,12 @@ class DistributedExecutor(Executor):
         for rank, part in enumerate(parts):
             tiles[shard.partition.rectangle(rank)] = part
         return tiles
+
+    def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:
+        """Return all rounds as they are with explicit exchange, so that a round sends the tiles of all its buffers."""
+        if self.exchange == "explicit":
+            return (Segment(0, tuple(schedule.rounds)),)
+        return super().segments(schedule, memory)
 
     def round(self, memory: Memory, round_: Round) -> list[Task]:
         moves = self._transfer(
