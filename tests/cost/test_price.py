@@ -345,6 +345,21 @@ def test_the_two_level_formula_equals_the_tree() -> None:
             assert (found.stages, found.hops) == (stages + 1, hops), (size, count)  # and the multicast's
 
 
+def test_work_beside_whole_tiles_counts_in_every_round() -> None:
+    """Tiles shift while all cores add numbers of their own."""
+    found = []
+    for rounds in (1, 8):
+        b, at = Builder(Mesh(1, 4, ROOMY), "shifts"), np.arange(4)
+        for name, size in (("tile", 1), ("next", 1), ("sum", 10_000)):
+            b.buffer(name, (size,), "fp32", "state")
+        for _ in range(rounds):
+            shift = b.exchange("x", "tile", "next", at, (at + 1) % 4)
+            b.round(shift, b.local("add", "sum", ("sum", "sum"), size=10_000))
+        (phase,) = phases(b.build())
+        found.append((phase.elements, price(b.build()).cycles))
+    assert found[1][0] == 8 * found[0][0] and found[1][1] > 7 * found[0][1]
+
+
 def test_products_of_different_cores_take_the_time_of_the_slowest() -> None:
     """Fewer multiply-adds in fp32 take longer than more in fp16."""
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wafer_triton import local
-from wafer_triton.count.runs import RoundRun, combines, counted_runs, kind, runs, sources, stages
+from wafer_triton.count.runs import RoundRun, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.spans import by_cores
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.decoder.block import Block
@@ -113,9 +113,9 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     first = run.ends[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
-    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; cores that
-    # combine whole tiles do so in every round
-    every = common == "tiles" and combines(first)
+    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; where whole
+    # tiles are waited for, cores compute in every round
+    every = common == "tiles"
     work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(schedule, run))]
     whole = sum if every else max
     macs, elements, sram_bytes = (whole(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))
