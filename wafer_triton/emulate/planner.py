@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -35,6 +36,7 @@ class Planner(ABC):
     """
 
     graphs = False  # whether `capture` records CUDA graphs
+    fuses = True  # whether some rounds may run at once; ranks send all tiles of a round together
 
     def __init__(self, device: str = "cpu", *, exchange: str = "explicit", poison: bool = False) -> None:
         if exchange not in EXCHANGES:
@@ -53,7 +55,7 @@ class Planner(ABC):
 
     def explicit(self, schedule: Schedule, memory: Memory) -> list[Task]:
         """Return the steps of a schedule, in which every exchange copies its tiles."""
-        planned: dict[Round, list[Task]] = {}
+        planned = cache(partial(self.round, memory))
         tasks: list[Task] = []
         for segment in self.segments(schedule, memory):
             fused = self.segment(memory, segment)
@@ -61,9 +63,7 @@ class Planner(ABC):
                 tasks += fused
                 continue
             for round_ in segment.rounds:
-                if round_ not in planned:
-                    planned[round_] = self.round(memory, round_)
-                tasks += planned[round_]
+                tasks += planned(round_)
         return tasks
 
     def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:
@@ -71,7 +71,8 @@ class Planner(ABC):
 
         With tables all run one by one: another schedule may change the slots and moves that decide what can be fused.
         """
-        return segments(schedule) if memory.tables is None else (Segment(0, tuple(schedule.rounds)),)
+        fused = self.fuses and memory.tables is None
+        return segments(schedule) if fused else (Segment(0, tuple(schedule.rounds)),)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Task] | None:
         """Return steps that run a segment at once, or None to have it run round by round.

@@ -51,6 +51,7 @@ class DistributedExecutor(Executor):
         assert everyone is not None
         self.inside, self.shards, self.group = inside, shards, everyone
         self.rank, self.ranks = self.group.rank(), self.group.size()
+        self.fuses = self.exchange == "elided"
         options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison}
         agree(options | {"shards": shards, "device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
@@ -126,12 +127,6 @@ class DistributedExecutor(Executor):
         for rank, part in enumerate(parts):
             tiles[shard.partition.rectangle(rank)] = part
         return tiles
-
-    def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:
-        """Return all rounds as they are with explicit exchange, so that a round sends the tiles of all its buffers."""
-        if self.exchange == "explicit":
-            return (Segment(0, tuple(schedule.rounds)),)
-        return super().segments(schedule, memory)
 
     def round(self, memory: Memory, round_: Round) -> list[Task]:
         moves = self._transfer(
