@@ -122,7 +122,7 @@ def moves(mesh: Mesh, dtype: str, sums: str) -> Schedule:
 
 
 def on_rows(name: str, *operands: str, **how: object) -> Make:
-    """Return a maker of RMSNorm or of a gradient; of its operands, matrices have their rows along x."""
+    """Return a function that adds RMSNorm, or one of its gradients; rows of its matrices lie along x."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         sizes = 3 * mesh.shape[0], 5 * mesh.shape[1]

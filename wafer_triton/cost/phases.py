@@ -113,8 +113,8 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     first = run.ends[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
-    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; where whole
-    # tiles are waited for, cores compute in every round
+    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; a round of
+    # whole tiles waits for them, so the work of each round adds up
     every = common == "tiles"
     work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(schedule, run))]
     whole = sum if every else max

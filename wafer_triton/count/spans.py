@@ -216,7 +216,7 @@ def busiest(loads: Index, kind: Index, fold: int) -> Index:
 
 
 def by_cores(mesh: Mesh, ops: Sequence[Local]) -> list[list[Local]]:
-    """Return the local operations of a core, for each group of cores that run the same ones; all if one core may."""
+    """Return the local operations of a core, for each group of cores that run the same ones."""
     some = list({op.where: None for op in ops if op.where is not None})
     if len(some) < 2:
         return [list(ops)]
@@ -224,22 +224,14 @@ def by_cores(mesh: Mesh, ops: Sequence[Local]) -> list[list[Local]]:
         named = np.unique(np.concatenate([where.flat(mesh) for where in some]))
         runs = np.array([np.isin(named, where.flat(mesh)) for where in some])
     else:  # rows that are in the same of them are alike, and so are columns
-        sides = zip(mesh.shape, zip(*((where.rows, where.cols) for where in some), strict=True), strict=True)
-        rows, cols = (
-            each[:, kinds_of(each)[0]]
-            for each in (np.array([_named(length, at) for at in every]) for length, every in sides)
-        )
+        every = [
+            [np.ones(side, bool) if at is None else np.isin(np.arange(side), at)
+             for side, at in zip(mesh.shape, (where.rows, where.cols), strict=True)] for where in some
+        ]  # fmt: skip
+        rows, cols = (each[:, kinds_of(each)[0]] for each in map(np.array, zip(*every, strict=True)))
         runs = (rows[:, :, None] & cols[:, None]).reshape(len(some), -1)
     groups = runs[:, kinds_of(runs)[0]].T
     return [[op for op in ops if op.where is None or own[some.index(op.where)]] for own in groups]
-
-
-def _named(length: int, at: Index | None) -> NDArray[np.bool_]:
-    """Return which of so many positions are named; None names all."""
-    named = np.full(length, at is None)
-    if at is not None:
-        named[at] = True
-    return named
 
 
 def kinds_of(rows: Index | NDArray[np.bool_]) -> tuple[Index, Index]:
