@@ -57,7 +57,6 @@ class Elision:
         self.memory = memory
         self.maps: dict[str, Lies] = {}
         self.tasks: list[Task] = []
-        self.mailboxes = mailboxes(schedule)  # their messages move: combining overwrites where they would lie
         self.uses = uses(schedule.rounds.steps)
 
     def plan(self) -> list[Task]:
@@ -164,6 +163,8 @@ class Elision:
         source = exchanges[0].src.buffer
         if any(one.src.buffer != source or one.src.index is None or one.dst.index is None for one in exchanges):
             return None
+        if not self.may_lie(name, source):
+            return None
         cells, senders = list[Index](), list[Index]()
         for one in exchanges:
             send, recv = one.moves.ends(self.memory.mesh)
@@ -171,20 +172,27 @@ class Elision:
             senders.append(self.schedule.cells(one.src, send))
         return self.after_copy(name, source, np.concatenate(cells), np.concatenate(senders))
 
+    def may_lie(self, name: str, source: str) -> bool:
+        """Return whether tiles of buffer `name` may lie where those of `source` do.
+
+        In a buffer of one slot, as `name` is, or in `name` itself.
+        """
+        at = self.maps[source].buffer if source in self.maps else source
+        return self.slots(name) == self.slots(at) == 1 or (at == name and name in turning_slots(self.schedule))
+
     def after_copy(self, name: str, source: str, cells: Index, senders: Index) -> Lies | None:
         """Return where the tiles of buffer `name` lie after cell cells[i] got that of cell senders[i] of `source`.
 
-        None if it cannot be noted: all tiles lie in one other buffer of one slot, or in `name` itself.
+        None if it cannot be noted: all tiles lie in one buffer.
         """
         src, old = self.lies(source), self.maps.get(name)
         rows, new, every = src.rows[senders], src.buffer, self.memory.mesh.cores * self.slots(name)
-        slots = {self.slots(name), self.slots(new)}
-        if (rows < 0).any() or (slots != {1} and (new != name or name not in turning_slots(self.schedule))):
+        if (rows < 0).any():
             return None
         if len(cells) == every:
             found = np.empty(every, np.int64)
-        elif name in self.mailboxes or (old is not None and old.buffer != new):
-            return None
+        elif name in mailboxes(self.schedule) or (old is not None and old.buffer != new):
+            return None  # messages move: combining overwrites where they would lie
         else:
             found = self.lies(name).rows.copy() if old is not None or name == new else np.full(every, -1)
         found[cells] = rows
@@ -198,6 +206,8 @@ class Elision:
         source, target = names
         if self.maps.keys().isdisjoint((source,) if op.where is None else names):
             return False  # both lie in their own buffers: an ordinary copy
+        if not self.may_lie(target, source):
+            return False
         cores = op.cores(self.memory.mesh)
         found = self.after_copy(target, source, cores, cores)
         if found is not None:
