@@ -161,9 +161,8 @@ class Elision:
     def after_exchanges(self, name: str, exchanges: list[Exchange]) -> Lies | None:
         """Return where the tiles of buffer `name` lie after all exchanges into it; None if they must be copied."""
         source = exchanges[0].src.buffer
-        if any(one.src.buffer != source or one.src.index is None or one.dst.index is None for one in exchanges):
-            return None
-        if not self.may_lie(name, source):
+        wholes = any(one.src.buffer != source or one.src.index is None or one.dst.index is None for one in exchanges)
+        if wholes or not self.may_lie(name, source):
             return None
         cells, senders = list[Index](), list[Index]()
         for one in exchanges:
@@ -204,10 +203,8 @@ class Elision:
         if names is None or buffers[names[0]].dtype != buffers[names[1]].dtype:
             return False
         source, target = names
-        if self.maps.keys().isdisjoint((source,) if op.where is None else names):
-            return False  # both lie in their own buffers: an ordinary copy
-        if not self.may_lie(target, source):
-            return False
+        if self.maps.keys().isdisjoint((source,) if op.where is None else names) or not self.may_lie(target, source):
+            return False  # an ordinary copy if both lie in their own buffers
         cores = op.cores(self.memory.mesh)
         found = self.after_copy(target, source, cores, cores)
         if found is not None:

@@ -278,13 +278,6 @@ class Memory:
             return tile_map.base[cores]
         return cores if slot.index is None else slot.cells(self.mesh, self.buffers[slot.buffer].slots, cores)
 
-    def index(self, values: torch.Tensor, any_length: bool = False) -> list[torch.Tensor]:
-        """Return a list with `values` as its one item, which another schedule may replace until a step reads it.
-
-        With `any_length` by more or fewer of them.
-        """
-        return [values] if self.tables is None else self.tables.index(values, any_length)
-
     def scratch_like(self, like: str, name: str) -> torch.Tensor:
         """Return the memory of scratch buffer `name`; the first call makes it as a copy of buffer `like`."""
         if name not in self.buffers:

@@ -59,11 +59,7 @@ class Planner(ABC):
         tasks: list[Task] = []
         for segment in self.segments(schedule, memory):
             fused = self.segment(memory, segment)
-            if fused is not None:
-                tasks += fused
-                continue
-            for round_ in segment.rounds:
-                tasks += planned(round_)
+            tasks += [task for round_ in segment.rounds for task in planned(round_)] if fused is None else fused
         return tasks
 
     def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from wafer_triton.emulate.planner import Key, Planner
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError, plain, shown
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.access import fills, written
-from wafer_triton.schedule.rounds import Buffer, Round, Slot, once
+from wafer_triton.schedule.rounds import Buffer, Slot, once
 from wafer_triton.schedule.schedule import Schedule
 
 
@@ -86,12 +86,11 @@ class Program:
                 f"{self.schedule.name}: elided exchange moves no tiles, so no round is shown; use exchange='explicit'"
             )
         self._begin()
-        memory, planned = replace(self._memory(self.schedule), tables=None), dict[Round, list[Call]]()
+        memory = replace(self._memory(self.schedule), tables=None)
+        planned = cache(lambda round_: self.executor.fuse_tasks(memory, self.executor.round(memory, round_)))
         for number, round_ in enumerate(self.schedule.rounds):
             with self.workspace.exclusive(self.schedule.name), self.executor.on_device():
-                if round_ not in planned:
-                    planned[round_] = self.executor.fuse_tasks(memory, self.executor.round(memory, round_))
-                for call in planned[round_]:
+                for call in planned(round_):
                     call()
             self._state = State(number, round_.label, self)
             yield self._state

@@ -159,8 +159,12 @@ class TorchExecutor(Executor):
         return steps
 
     def _index(self, memory: Memory, tile_map: TileMap, cores: Index, any_length: bool = False) -> list[torch.Tensor]:
-        """Return `memory.rows_of(tile_map, cores)` on the device, in a list as of `Memory.index`."""
-        return memory.index(torch.from_numpy(memory.rows_of(tile_map, cores).ravel()).to(self.device), any_length)
+        """Return `memory.rows_of(tile_map, cores)` on the device as the one item of a list.
+
+        With tables another schedule may replace it until a step reads it, with `any_length` by more or fewer rows.
+        """
+        rows = torch.from_numpy(memory.rows_of(tile_map, cores).ravel()).to(self.device)
+        return [rows] if memory.tables is None else memory.tables.index(rows, any_length)
 
 
 def _ends(memory: Memory, exchanges: Sequence[Exchange]) -> tuple[Index, Index]:
