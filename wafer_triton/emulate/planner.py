@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -59,7 +60,7 @@ class Planner(ABC):
         tasks: list[Task] = []
         for segment in self.segments(schedule, memory):
             fused = self.segment(memory, segment)
-            tasks += [task for round_ in segment.rounds for task in planned(round_)] if fused is None else fused
+            tasks += chain.from_iterable(map(planned, segment.rounds)) if fused is None else fused
         return tasks
 
     def segments(self, schedule: Schedule, memory: Memory) -> tuple[Segment, ...]:

@@ -178,7 +178,7 @@ def _ends(memory: Memory, exchanges: Sequence[Exchange]) -> tuple[Index, Index]:
 def _box(memory: Memory, cores: Index) -> Index:
     """Return ascending cores as [rows, columns] if they may be a rectangle; else [1, cores]."""
     row = cores // memory.mesh.shape[1]
-    columns = max(1, int(np.count_nonzero(row == row[:1])))
+    columns = max(1, int((row == row[:1]).sum()))
     return cores.reshape(-1, len(cores) if len(cores) % columns else columns)
 
 
