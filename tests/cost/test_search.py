@@ -35,6 +35,13 @@ def test_one_plan_is_the_first_of_five() -> None:
     assert one == five[0] and (one.prefill_mesh, one.decode_mesh) == (100, 100)
 
 
+def test_equal_meshes_are_tried_as_weights_move_least_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phases alone take least time on 360 x 360 cores; moves of weights outweigh that."""
+    monkeypatch.setattr(search, "LEAST", 3)
+    (one,) = search.plan(model="llama3-8b", input=128, output=16, sides=(360, 460, 720), best=1)
+    assert (one.prefill_mesh, one.decode_mesh) == (720, 720)
+
+
 def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> None:
     (one,) = search.plan(model="llama3.2-1b", device="wse3", input=64, output=64, sides=[440])
     wanted = estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100)

@@ -73,7 +73,8 @@ def plan(
     """Return the `best` fastest plans for a request, best first, on square meshes of `sides` (None: all of `step`).
 
     Both phases are priced alone on every side. The `MOST` times `best` pairs of meshes whose phases take the least
-    time, and at least `LEAST`, are then priced as whole requests, and the fastest are the plans.
+    time, and at least `LEAST`, are then priced as whole requests, and as many pairs of equal meshes, between which
+    weights move least. The fastest are the plans; of unequal meshes one with a shorter re-placement may be missed.
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). `experts` is the placement of a mixture's experts in prefill (None: the faster).
@@ -123,6 +124,7 @@ def plan(
         return prefills[first] + inference.answer_steps(output) * fast, fast
 
     pairs = sorted(product(prefills, decodes), key=seconds)
+    equal, tried = [(first, side) for first, side in pairs if first == side], max(LEAST, MOST * best)
     plans = [
         Plan(
             first, side, (best_groups(side, c.of("decode")) or (1,))[0], cost.head_groups, cost.decode_regions,
@@ -131,7 +133,7 @@ def plan(
             cost.constants, cost.error_band, cost.outside, cost.experts,
             *sparse(shape, target, decodes[side][1], input + output), cost.layout,
         )
-        for first, side, cost in _fastest(pairs[: max(LEAST, MOST * best)], request, target)[:best]
+        for first, side, cost in _fastest(list(dict.fromkeys([*pairs[:tried], *equal[:tried]])), request, target)[:best]
     ]  # fmt: skip
     return Results(plans, Table.of(plans, *Plan.main, title=f"Plans, {PREDICTED}"))
 
