@@ -11,8 +11,10 @@ from wafer_triton.errors import ShapeError
 from wafer_triton.serve.course import SAMPLES
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import ORGANISATIONS, Policy, Replacing, Shared, Split
-from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.report import latency, weighted
+from wafer_triton.serve.simulate import Simulation, simulate
 from wafer_triton.serve.workload import Request, both, fixed, poisson, uniform
+from wafer_triton.text.progress import silent
 
 pytestmark = pytest.mark.slow
 
@@ -94,8 +96,8 @@ def policies(draw):
     return Policy(how, chunk)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed):
+def at_random(seed):
+    """Return requests, times and a policy."""
     draw = random.Random(seed)
     rows = draw.choice([1, 3, 8])
     times = Given(
@@ -105,10 +107,14 @@ def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed
     )  # fmt: skip
     lengths = both(uniform(1, 30 * rows), uniform(1, 14 * rows))
     count = draw.randint(1, 40)
-    requests = poisson(draw.choice([0.02, 0.2, 5.0]), count, lengths, seed)
-    policy = policies(draw)
+    return poisson(draw.choice([0.02, 0.2, 5.0]), count, lengths, seed), times, policies(draw)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed):
+    requests, times, policy = at_random(seed)
     run = simulate(requests, times, policy, record=True)
-    assert len(run.served) == count
+    assert len(run.served) == len(requests)
     for one in run.served:
         request = one.request
         if one.refused:
@@ -118,8 +124,7 @@ def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed
         assert request.arrival <= one.started < one.first <= one.end <= run.end + 1e-9
         assert (one.first == one.end) == (request.output == 1)
     answers = [one.request.output for one in run.served if not one.refused]
-    if not any(one.preempted for one in run.served):
-        assert sum(count for _, count in run.gaps) == pytest.approx(sum(answers) - len(answers))
+    assert sum(count for _, count in run.gaps) == sum(answers) - len(answers)
     assert run.peak_entries <= times.pool
     assert all(0 <= sample.entries <= times.pool and sample.running <= times.batch for sample in run.samples)
     assert run.samples[-1].running == run.samples[-1].waiting == run.samples[-1].entries == 0
@@ -234,12 +239,46 @@ def test_nothing_works_longer_than_the_run(name):
     assert together <= last * (1 + 1e-9)
 
 
-def test_gaps_between_tokens_add_up_to_the_time_of_the_answers():
-    times = Given(handing=0.05, extra=0.2, at_once=1)
-    run = simulate(poisson(0.4, 80, both(fixed(20), fixed(15)), seed=2), times, Policy(Shared(40, 3)))
-    tokens, seconds = sum(count for _, count in run.gaps), sum(gap * count for gap, count in run.gaps)
-    assert tokens == pytest.approx(80 * 14)
-    assert seconds == pytest.approx(sum(one.end - one.first for one in run.served), rel=0.005)
+class TokenByToken(Simulation):
+    """A simulation with an event for each token, in `at` the times of those of each request."""
+
+    def __init__(self, requests, times, policy):
+        super().__init__(requests, times, policy, False, silent)
+        self.at = {number: [] for number in range(len(requests))}
+
+    def prefilled(self, number):
+        if number is not None:
+            self.at[number].append(self.clock)
+        super().prefilled(number)
+
+    def join(self, number):
+        super().join(number)
+        running = self.pipeline.running[number]
+        for step in range(1, self.served[number].request.output):
+            self.pipeline._add(running.start + step, -1, running)  # before all else of a moment
+
+    def decoded(self, kind, running):
+        if kind == -1:
+            self.at[running.number].append(self.clock)
+        else:
+            super().decoded(kind, running)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_gaps_are_those_between_tokens_event_by_event(seed):
+    requests, times, policy = at_random(seed)
+    run, stepped = simulate(requests, times, policy), TokenByToken(requests, times, policy)
+    ends = [one.end for one in stepped.run().served]
+    assert [one.end for one in run.served] == [end if end is None else pytest.approx(end) for end in ends]
+    gaps = [later - one for tokens in stepped.at.values() for one, later in pairwise(tokens)]
+    assert weighted(run.gaps) == pytest.approx(latency(gaps), rel=1e-6)
+
+
+def test_a_prompt_enters_prefill_when_the_one_before_it_joins_decode():
+    """Prefill holds tokens of one prompt, until they go to decode."""
+    requests = [Request(number, 0.0, 50, 3) for number in range(2)]
+    first, second = simulate(requests, Given(held=50), Policy(Split())).served
+    assert second.started == first.first
 
 
 def test_samples_are_few_and_in_order():

@@ -33,7 +33,7 @@ class Served:
     first: float | None = None
     end: float | None = None
     tokens: int = 0  # of the answer, by prefill and finished steps
-    newest: float | None = None  # time of the newest token at the end of a prefill, or of decode by preemption
+    newest: float = 0.0  # time of the newest token at the end of a prefill or of decode
     preempted: int = 0
     refused: str | None = None
 
@@ -87,12 +87,12 @@ class Samples:
 class Run:
     """A simulation's result, times in seconds.
 
-    `gaps` are (seconds between two tokens of an answer, number of such gaps). `busy` has the seconds in which each
+    `gaps` has pairs (seconds between two tokens of an answer, number of such gaps), `busy` the seconds in which each
     resource worked. `actions` are filled with `record` alone, see `actions.Actions`.
     """
 
     served: list[Served]
-    gaps: list[tuple[float, float]]
+    gaps: np.ndarray
     busy: dict[str, float]
     samples: list[Sample]
     peak_waiting: int

@@ -24,7 +24,10 @@ from itertools import count
 from math import ceil, inf
 from typing import Protocol
 
-FIRST, END, GROW, WAKE = range(4)  # events of a turn, in the order in which they are handled at one moment
+import numpy as np
+
+END, GROW, WAKE = range(3)  # events of a turn, in the order in which they are handled at one moment
+ROUNDING = 1e-9  # of a turn: events that are less apart are of one moment
 
 
 class Times(Protocol):
@@ -72,7 +75,10 @@ class Times(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A sequence in decode: its slot, cache entries a row, the turn of its first step, and tokens at that turn."""
+    """A sequence in decode: its slot, cache entries a row, the turn of its first step, and tokens at that turn.
+
+    `joined` is the number of the mark at which it came, see `Pipeline`.
+    """
 
     number: int
     slot: int
@@ -80,14 +86,15 @@ class Running:
     start: float
     tokens: int
     attending: float  # `Times.attend` of its entries
-    fresh: bool = True  # without a token yet
+    joined: int
 
 
 class Pipeline:
     """The clock of decode: turns done, the period of one, and events by turn.
 
-    `gaps` has (seconds between two tokens of a sequence, number of such gaps). `read` is the number of bytes read, and
-    `busy` the seconds with at least one sequence.
+    `gaps` are arrays of pairs (seconds between two tokens of a sequence, number of such gaps). `read` is the number of
+    bytes read, and `busy` the seconds with at least one sequence. Marks are the (turn, time) at which turns become
+    longer or shorter, or all wait: in between time is linear, so they have the time of each token.
     """
 
     def __init__(self, times: Times) -> None:
@@ -97,7 +104,7 @@ class Pipeline:
         self.turns = 0.0
         self.period = inf
         self.running: dict[int, Running] = {}  # by number
-        self.gaps: list[tuple[float, float]] = []
+        self.gaps: list[np.ndarray] = []
         self.read = self.busy = 0.0
         groups = -(-times.batch // times.at_once)
         self._free = [list(range(group, times.batch, groups))[::-1] for group in range(groups)]
@@ -105,9 +112,8 @@ class Pipeline:
         self._phase, self._weights = [0.0] * groups, [0.0] * groups
         self._events: list[tuple[float, int, int, Running | None]] = []
         self._serial = count()  # of events, in whose order those of a kind are handled at one moment
-        self._fresh = 0  # sequences without a token yet
+        self._marks: list[tuple[float, float]] = []
         self._tokens = 0.0  # in all caches at turn 0, if all had begun then
-        self._stalled, self._until = 0.0, 0.0  # seconds that a turn takes longer, up to which turn
 
     def advance(self, to: float) -> None:
         """Let time pass, without an event in between."""
@@ -120,23 +126,18 @@ class Pipeline:
         self.now = to
 
     def _turn(self, turns: float) -> None:
-        emitting = len(self.running) - self._fresh
-        if emitting > 0:
-            longer = min(turns, max(0.0, self._until - self.turns)) if self._stalled else 0.0
-            if longer:
-                self.gaps.append((self.period + self._stalled, emitting * longer))
-            if turns > longer:
-                self.gaps.append((self.period, emitting * (turns - longer)))
         middle = self.turns + turns / 2
         self.read += turns * (sum(self._weights) + self.times.cached(1) * (self._tokens + len(self.running) * middle))
         self.turns += turns
 
     def hold(self, seconds: float) -> None:
         """Let all sequences wait, while keys and values come in."""
-        if self.running and seconds:
-            left = max(0.0, self._until - self.turns)
-            self._stalled, self._until = left * self._stalled + seconds, self.turns + 1
+        self._mark()
         self.now += seconds
+        self._mark()
+
+    def _mark(self) -> None:
+        self._marks.append((self.turns, self.now))
 
     def resume(self, at: float) -> None:
         """Go on after a pause."""
@@ -147,18 +148,16 @@ class Pipeline:
         """Add a sequence with `tokens` tokens in its cache that ends after `steps` steps, to the smallest group."""
         group = min((g for g in range(len(self._free)) if self._free[g]), key=lambda g: self._counts[g])
         if not self._counts[group]:
-            self._phase[group] = self.turns % 1
+            self._phase[group] = round(self.turns % 1 * 2**30) / 2**30  # so that sums of turns do not round
         phase = self._phase[group]
-        start = phase + ceil(self.turns - phase - 1e-9)  # the group's next pass
+        start = phase + ceil(self.turns - phase - ROUNDING)  # the group's next pass
         entries = -(-(tokens + 1) // self.times.rows)
-        one = Running(number, self._free[group].pop(), entries, start, tokens, self.times.attend(entries))
-        self.running[number] = one
-        self._fresh += 1
+        slot, joined = self._free[group].pop(), len(self._marks)
+        one = self.running[number] = Running(number, slot, entries, start, tokens, self.times.attend(entries), joined)
         self._tokens += tokens - start
         self._counts[group] += 1
         self._sums[group] += one.attending
         self._changed(group)
-        self._add(start + 1, FIRST, one)
         self._add(start + steps, END, one)
         self._grows(one)
         return one
@@ -176,26 +175,37 @@ class Pipeline:
         self._changed(group)
         self._grows(one)
 
-    def began(self, one: Running) -> None:
-        """Note that a sequence has its first token."""
-        self._fresh -= one.fresh
-        one.fresh = False
+    def leave(self, one: Running, newest: float) -> float:
+        """Remove a sequence, whose later events are void; return the time of its last token.
 
-    def leave(self, one: Running) -> None:
-        """Remove a sequence, whose later events are void."""
+        `newest` is the time of the token before its first step.
+        """
         del self.running[one.number]
         group = one.slot % len(self._free)
         self._free[group].append(one.slot)
-        self._fresh -= one.fresh
         self._tokens -= one.tokens - one.start
         self._counts[group] -= 1
         self._sums[group] = self._sums[group] - one.attending if self._counts[group] else 0.0
         one.slot = -1
         self._changed(group)
+        return self._count_gaps(one, newest) if self.done(one) else newest
+
+    def _count_gaps(self, one: Running, newest: float) -> float:
+        """Count the gaps of a sequence that leaves, up to its last token, whose time is returned.
+
+        Between steps with a mark in them all take the same time. A token comes before what waits at its moment.
+        """
+        turns, times = np.array(self._marks[one.joined :]).T
+        marked = np.floor(turns - one.start + ROUNDING)  # steps before each mark
+        steps = np.unique(np.clip([marked, marked + 1], 1, self.done(one)))
+        ends = np.interp(one.start + steps - ROUNDING, turns, times)
+        counts = np.diff(steps, prepend=0)
+        self.gaps.append(np.column_stack([np.diff(ends, prepend=newest) / counts, counts]))
+        return float(ends[-1])
 
     def done(self, one: Running) -> int:
         """Return the steps that a sequence has done."""
-        return max(0, int(self.turns - one.start + 1e-9))
+        return max(0, int(self.turns - one.start + ROUNDING))
 
     def wake(self, turn: float) -> None:
         """Add an event without a sequence at a turn."""
@@ -205,6 +215,7 @@ class Pipeline:
         heappush(self._events, (turn, kind, next(self._serial), one))
 
     def _changed(self, group: int) -> None:
+        self._mark()
         times, count, attending = self.times, self._counts[group], self._sums[group]
         self._slowest[group] = times.slowest(count, attending) if count else 0.0
         self._weights[group] = times.read(count) if count else 0.0
@@ -219,7 +230,7 @@ class Pipeline:
         if not events or not self.running or self.paused:
             return inf
         left = events[0][0] - self.turns
-        return self.now + (left * self.period if left > 1e-9 else 0.0)  # less is rounding: the same moment
+        return self.now + (left * self.period if left > ROUNDING else 0.0)
 
     def pop(self) -> tuple[int, Running | None]:
         """Let time pass to the next event, and return it."""

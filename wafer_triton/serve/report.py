@@ -7,12 +7,13 @@ time between two tokens of an answer, and E2E the time from arrival to the last 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from wafer_triton.cost.cap import Cap, peaks
 from wafer_triton.cost.price import Prediction
@@ -153,19 +154,19 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
 
 def latency(values: Sequence[float]) -> Latency:
     """Return the mean and the percentiles of seconds: the least value that the share of all does not exceed."""
-    return weighted([(value, 1.0) for value in values])
+    return weighted(np.column_stack([values, np.ones(len(values))]))
 
 
-def weighted(values: Sequence[tuple[float, float]]) -> Latency:
+def weighted(values: ArrayLike) -> Latency:
     """Return `latency` of pairs (seconds, number of times); zeros without a pair."""
-    if not values:
+    pairs = np.asarray(values, dtype=float)
+    if not len(pairs):
         return dict.fromkeys(("mean", *(f"p{share}" for share in PERCENTILES)), 0.0)
-    ordered = sorted(values)
-    sums = list(accumulate(count for _, count in ordered))
-    found = {"mean": sum(value * count for value, count in ordered) / sums[-1]}
+    seconds, counts = pairs[np.argsort(pairs[:, 0])].T
+    sums = np.cumsum(counts)
+    found = {"mean": float(seconds @ counts / sums[-1])}
     for share in PERCENTILES:
-        place = bisect_left(sums, sums[-1] * share / 100 * (1 - 1e-12))
-        found[f"p{share}"] = ordered[min(place, len(ordered) - 1)][0]
+        found[f"p{share}"] = float(seconds[np.searchsorted(sums, sums[-1] * share / 100 * (1 - 1e-12))])
     return found
 
 

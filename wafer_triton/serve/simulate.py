@@ -8,11 +8,13 @@ from itertools import count
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from wafer_triton.errors import ShapeError
 from wafer_triton.serve.actions import Actions
 from wafer_triton.serve.cache import Cache
 from wafer_triton.serve.course import Run, Samples, Served, State
-from wafer_triton.serve.pipeline import END, FIRST, Pipeline, Running, Times
+from wafer_triton.serve.pipeline import END, Pipeline, Running, Times
 from wafer_triton.serve.policies import Policy, View
 from wafer_triton.serve.workload import Request, check_requests
 from wafer_triton.text.progress import Progress, silent
@@ -141,7 +143,11 @@ class Simulation:
         if number is None:
             return
         one = self.served[number]
-        self.between_tokens(one)
+        if one.first is None:
+            one.first = self.clock
+        else:
+            self.pipeline.gaps.append(np.array([[self.clock - one.newest, 1.0]]))
+        one.newest = self.clock
         one.tokens += 1
         self.made += 1
         if one.tokens < one.request.output:
@@ -150,14 +156,6 @@ class Simulation:
         self.parked -= one.length - 1
         self.cache.release(number)
         self.end(number)
-
-    def between_tokens(self, one: Served) -> None:
-        """Note the time between a token that comes now and the one before it, if they are not a turn apart."""
-        if one.newest is None:
-            one.first = self.clock
-        else:
-            self.pipeline.gaps.append((self.clock - one.newest, 1.0))
-        one.newest = self.clock
 
     def end(self, number: int) -> None:
         """End an answer, whose last token comes now."""
@@ -179,11 +177,7 @@ class Simulation:
         """Handle an event of a turn."""
         if running is None:  # a wake-up for the organisation
             return
-        one = self.served[running.number]
-        if kind == FIRST:
-            self.pipeline.began(running)
-            self.between_tokens(one)
-        elif kind == END:
+        if kind == END:
             self.release(running)
             self.end(running.number)
         elif self.cache.fits(1):
@@ -200,8 +194,6 @@ class Simulation:
         if one.tokens == one.request.output:  # its end is due at this turn
             self.end(last.number)
         else:
-            if not last.fresh:
-                one.newest = self.clock
             one.preempted += 1
             self.queue(last.number)
             self.actions.note("preempt", last.number)
@@ -212,20 +204,21 @@ class Simulation:
     def release(self, running: Running) -> None:
         """Take a sequence out of the batch, free its cache and count its finished steps."""
         self.actions.leave(running.number)
-        self.made += (done := self.pipeline.done(running))
-        self.served[running.number].tokens += done
-        self.pipeline.leave(running)
+        one, done = self.served[running.number], self.pipeline.done(running)
+        self.made += done
+        one.tokens += done
+        one.newest = self.pipeline.leave(running, one.newest)
         self.cache.release(running.number)
 
     def act(self) -> None:
         """Begin all that can begin now."""
         concurrent = self.organisation.concurrent
-        if concurrent or (self.to_prefill and not self.moving):
-            while self.free[0] <= self.clock and self.startable() and self.organisation.admits(self.look()):
-                self.start()
         if concurrent or (not self.to_prefill and not self.moving):
             while self.ready:
                 self.join(self.ready.pop(0))
+        if concurrent or (self.to_prefill and not self.moving):
+            while self.free[0] <= self.clock and self.startable() and self.organisation.admits(self.look()):
+                self.start()
         if not self.moving and self.wants_prefill() != self.to_prefill:
             self.to_prefill, self.moving = not self.to_prefill, True
             if self.to_prefill:
@@ -282,8 +275,9 @@ class Simulation:
                 self.sample()
         assert self.over == len(self.served), f"{self.over} of {len(self.served)} requests are over"
         return Run(
-            self.served, pipeline.gaps, self.busy | {"decode": pipeline.busy}, self.samples.kept, self.longest_queue,
-            self.cache.peak, self.clock, self.count_events, pipeline.read, self.actions.all,
+            self.served, np.concatenate([np.empty((0, 2)), *pipeline.gaps]), self.busy | {"decode": pipeline.busy},
+            self.samples.kept, self.longest_queue, self.cache.peak, self.clock, self.count_events, pipeline.read,
+            self.actions.all,
         )  # fmt: skip
 
     def state(self) -> State:
