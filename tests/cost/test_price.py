@@ -360,6 +360,32 @@ def test_work_beside_whole_tiles_counts_in_every_round() -> None:
     assert found[1][0] == 8 * found[0][0] and found[1][1] > 7 * found[0][1]
 
 
+@pytest.mark.parametrize("turns", [False, True])
+def test_whole_tiles_that_turn_wait_for_the_other_axis(turns: bool) -> None:
+    """Large tiles turn from x to y and back, or stay on x; small ones have the other axis."""
+    b, ends = Builder(Mesh(4, 4, ROOMY), "turn"), (np.arange(4), np.roll(np.arange(4), -1))
+    for name, size in (("large", 100), ("small", 1)):
+        for side in "01":
+            b.buffer(name + side, (size,), "fp32", "state")
+    for number in range(4):
+        src, dst = "01"[:: -1 if number % 2 else 1]
+        along = "yx" if turns and number % 2 else "xy"
+        b.round(*(b.exchange(a, of + src, of + dst, *ends) for a, of in zip(along, ("large", "small"), strict=True)))
+    # each round is set up in 5 cycles, and the busiest link carries a large tile
+    assert price(b.build()).tuned_cycles >= 4 * (5 + 100)
+    assert sum(phase.times for phase in phases(b.build())) == (4 if turns else 1)
+
+
+def test_a_multicast_that_turns_has_the_hops_of_both_axes() -> None:
+    """Two words go around a square, one of them along x first."""
+    b = Builder(Mesh(30, 30, ROOMY), "around")
+    for name in "abcde":
+        b.buffer(name, (1,), "fp32", "state")
+    for first, second, line in (("ab", "ac", 0), ("ce", "bd", 29)):
+        b.round(b.exchange("x", *first, 0, 29, [line]), b.exchange("y", *second, 0, 29, [line]))
+    assert price(b.build()).hops == 29 + 29
+
+
 def test_products_of_different_cores_take_the_time_of_the_slowest() -> None:
     """Fewer multiply-adds in fp32 take longer than more in fp16."""
 

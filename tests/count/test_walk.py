@@ -17,7 +17,7 @@ from wafer_triton.algorithms.stream import groups, stream
 from wafer_triton.algorithms.stream_rounds import gather
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import colours, routes
-from wafer_triton.count.runs import runs
+from wafer_triton.count.runs import RoundRun
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.device.mesh import Mesh, as_mesh
 from wafer_triton.schedule.builder import Builder
@@ -67,7 +67,7 @@ def gemm(mesh: Mesh, algorithm: str, transposed: str = "") -> Schedule:
 
 def test_a_line_in_fewer_rounds_may_have_the_longer_path():
     schedule = relay(Mesh(3, 3), "fp32", "fp32")
-    (stream,) = (run for run in runs(schedule) if run.ends[0].exchanges)
+    stream = RoundRun(tuple(round_ for round_ in schedule.rounds if round_.exchanges))
     assert Traffic(schedule).hops(stream) == Walk(schedule).path(stream) == 8
 
 

@@ -193,6 +193,19 @@ class Walk:
         differ = any(len(set(map(frozenset, of_lines.values()))) > 1 for of_lines in moves.values())
         return "tiles" if differ else "circuit"
 
+    def apart(self, rounds: Sequence[Round]) -> bool:
+        """Return whether no buffer has tiles of both axes, or data that was computed beside them."""
+        of = defaultdict(set)  # the axes of each buffer
+        for round_ in rounds:
+            for one in round_.exchanges:
+                for slot in (one.src, one.dst):
+                    of[slot.buffer].add(one.axis)
+            for op in round_.locals:
+                together = set().union(*(of[slot.buffer] for slot in op.operands))
+                for slot in op.operands:
+                    of[slot.buffer] |= together
+        return all(len(along) < 2 for along in of.values())
+
     def combines(self, round_: Round) -> bool:
         arrives = {one.dst.buffer for one in round_.exchanges}
         return any(slot.buffer in arrives for op in round_.locals for slot in op.ins)
@@ -211,6 +224,8 @@ class Walk:
         for round_ in self.rounds:
             kind, last = self.kind(round_), found[-1][-1] if found else None
             goes_on = last is not None and kind == self.kind(last) and kind not in ("local", "product")
+            if goes_on and axes(last) == axes(round_) == {"x", "y"}:
+                goes_on = self.apart([*found[-1], round_])
             if goes_on and kind == "tiles":
                 goes_on = axes(last) == axes(round_) and self.combines(last) == self.combines(round_)
             elif goes_on:

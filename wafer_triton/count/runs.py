@@ -13,6 +13,9 @@ Every round is of one kind, and goes on from the run before it, if that is of th
 - circuit: routers alone carry the data, as in a multicast. It goes on, as in a 2-D broadcast, if its senders send on
   what came to them.
 
+Rounds that move tiles along both axes go on while no buffer has tiles of both, as in an alignment: what turns from one
+axis to the other waits for the round before.
+
 Senders send on what came to them if each sends data of the run: what came to its slot, or was computed from that; and
 as in a 2-D broadcast some may send what they have sent before, but not all. So elementwise work on what arrives never
 makes a round cheaper, and buffers' names are of no account.
@@ -179,12 +182,16 @@ class _Joined:
     repeats: int = 1
     data: dict[str, NDArray[np.int8]] = field(default_factory=dict)  # of buffers, [cores * slots]: 0, `SENT` or `CAME`
     carried: int = 0
+    along: dict[str, set[str]] = field(default_factory=lambda: {"x": set(), "y": set()})  # buffers, see `apart`
+    followed: int = 0
 
     def goes_on(self, after: RoundRun) -> bool:
         """Return whether a run continues these."""
         last, first = self.runs[-1].ends[1], after.ends[0]
         common = kind(last)
         if common != kind(first) or common in ("local", "product"):
+            return False
+        if len(axes(last) & axes(first)) > 1 and not self.apart(after):
             return False
         if common == "tiles":
             return axes(last) == axes(first) and combines(last) == combines(first)
@@ -199,6 +206,18 @@ class _Joined:
         self.carried = len(self.runs)
         sent = np.concatenate([cells[at].ravel() for cells, at in map(self.held, acts(first)[0].reads)])
         return bool(sent.size and sent.min() >= SENT and sent.max() == CAME)
+
+    def apart(self, after: RoundRun) -> bool:
+        """Return whether no buffer has tiles of both axes, or data computed with them, up to a run after these."""
+        for round_ in flat(step for run in (*self.runs[self.followed :], after) for step in run.steps):
+            for one in round_.exchanges:
+                self.along[one.axis] |= {one.src.buffer, one.dst.buffer}
+            for operands in ({slot.buffer for slot in op.operands} for op in round_.locals):
+                for buffers in self.along.values():
+                    if not buffers.isdisjoint(operands):
+                        buffers |= operands
+        self.followed = len(self.runs) + 1
+        return self.along["x"].isdisjoint(self.along["y"])
 
     def carry(self, round_: Round) -> None:
         """Add the data of a round, and take away what it overwrites."""
