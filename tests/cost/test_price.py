@@ -138,10 +138,10 @@ PRICES = {
         "cycles": 6 * 11 + 3 * 3 * 3 + 2 + 6 * 18, "latency_cycles": 6 * 11 + 2, "link_bytes": 2 * 6 * 12, "hops": 1,
         "sram_bytes": 6 * 3 * 12, "sram_peak_bytes": 6 * 3 * 12, "routes": 2,
     }),
-    "beside": (beside_a_product, {  # the stream has the most words, the product's tile the mean ones and the hops
-        "hop_cycles": 0, "set_up_cycles": 11 + 13, "link_cycles": 3 * 6, "compute_cycles": 2 * (17 + 3 * (19 + 2 * 23)),
-        "cycles": 24 + 424, "latency_cycles": 24 + 2 * 2, "link_bytes": 22 + 4 * 20, "hops": 1 + 2, "macs": 30,
-        "stages": 2, "sram_bytes": 30 + 20 + 12,
+    "beside": (beside_a_product, {  # the stream and the product's tile cross one link
+        "hop_cycles": 0, "set_up_cycles": 11 + 13, "link_cycles": 3 * (6 + 5),
+        "compute_cycles": 2 * (17 + 3 * (19 + 2 * 23)), "cycles": 24 + 424, "latency_cycles": 24 + 2 * 2,
+        "link_bytes": 22 + 4 * 20, "hops": 1 + 2, "macs": 30, "stages": 2, "sram_bytes": 30 + 20 + 12,
     }),
     "before": (lambda: beside_a_product("p"), {  # an operation between makes the product's operand of the sum
         "hop_cycles": 2, "set_up_cycles": 7 + 5 + 24, "link_cycles": 3 * 6 + 3 * 5,
@@ -414,6 +414,39 @@ def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
         priced[overlap] = price(schedule(prefill.attention, block, 2, 0)).cycles
         assert sum(phase.times for phase in phases_ if phase.hidden) == (5 if overlap else 0)
     assert priced[True] < priced[False]
+
+
+def copied_beside(*products: str, words: int = 1, far: int = 99) -> Cost:
+    """Return the price of products on 1 x 100 cores, after each of which what it computed is copied `far`."""
+    b = Builder(Mesh(1, 100, ROOMY), "copies")
+    for name in ("shift", "shift.next", "mail", *"abpwx"):
+        b.buffer(name, (words if name in ("mail", *"abx") else 1,), "fp32", "state")
+    b.round(b.exchange("x", "x", "mail", [0], [far]))
+    for name in products:
+        shift = b.exchange("x", "shift", "shift.next", [0], [1])
+        b.round(shift, b.local("gemm", name, ("p", "w"), m=1, k=1, n=1))
+        b.round(b.exchange("x", name, "mail", [0], [far]))
+    return price(b.build())
+
+
+def test_a_product_takes_as_long_as_the_copy_beside_it() -> None:
+    b = Builder(Mesh(1, 100, ROOMY), "beside")
+    for name in ("copied", "copy", "shift", "shift.next"):
+        b.buffer(name, (20,), "fp32", "state")
+    for name in "pwc":
+        b.buffer(name, (1,), "fp32", "state")
+    b.round(b.exchange("x", "copied", "copy", [0], [99]))
+    product = b.local("gemm", "c", ("p", "w"), m=1, k=1, n=1)
+    b.round(b.exchange("x", "shift", "shift.next", [0], [60]), product)
+    cost = price(b.build())
+    # 40 words cross the first links, and the mean one of all that are used
+    assert cost.tuned_cycles == 5 + max(20 + 20, (20 * 99 + 20 * 60) / 99 + 99) and cost.hops == 99 + 60
+
+
+def test_of_a_pipeline_of_copies_beside_products_only_the_last_has_to_end() -> None:
+    """The next copy sends what the product beside the one before computed, so it starts after that product alone."""
+    one, two, three = (copied_beside(*names).tuned_cycles for names in ("a", "ab", "aba"))
+    assert one >= 99 and two - one == three - two == 5 + 2, "a set-up, and a word over a link"
 
 
 @pytest.mark.parametrize("length", [5, 12, 37])

@@ -57,14 +57,17 @@ class Phase:
     sram_bytes: int = 0  # read and written by a core's local operations, every operand once
     label: str = ""  # the step of the algorithm to which the phase belongs
     hidden: bool = False  # a stream or circuit that flows beside the next product, whose phase counts its words
+    beside: tuple[float, int] = (0.0, 0)  # mean words and hops of the hidden one that a product is as long as
 
 
 def phases(schedule: Schedule) -> list[Phase]:
     """Return the phases of a schedule; equal phases are merged.
 
     A stream or circuit is hidden beside the next product on two conditions: only local operations lie between the two,
-    and neither these nor the product use a buffer that it touches. For repeated steps the second time stands for all
-    times but the first and the last, because it also has neighbours on both sides.
+    and neither these nor the product use a buffer that it touches. The product's phase counts the words of both on each
+    link, and is as long as the hidden one. If the next stream sends what that product computes, as in A B^T, what is
+    left of it flows beside that one. For repeated steps the second time stands for all times but the first and the
+    last, because it also has neighbours on both sides.
     """
     cut, every = zip(*counted_runs(schedule), strict=True) if len(schedule.rounds) else ((), ())
     counts = Counter[Phase]()
@@ -87,12 +90,24 @@ def _in_order(schedule: Schedule, cut: Sequence[RoundRun]) -> list[Phase]:
             each[run] = _phase(schedule, run, traffic.run(run))
     whole = [each[run] for run in cut]
     for number, phase in enumerate(whole):
-        beside = _product_beside(cut, whole, number) if phase.kind in ("stream", "circuit") else None
-        if beside is not None:
-            busiest = max(phase.busiest_words, whole[beside].busiest_words)
-            whole[beside] = replace(whole[beside], busiest_words=busiest)
-            whole[number] = replace(phase, hidden=True)
+        later = _product_beside(cut, whole, number) if phase.kind in ("stream", "circuit") else None
+        if later is None:
+            continue
+        product, busiest = whole[later], max(phase.busiest_words, whole[later].busiest_words)
+        words, hops = phase.mean_words, phase.hops
+        if cut[number].axes & cut[later].axes:  # else they share no link
+            both = traffic.run(RoundRun((*cut[number].steps, *cut[later].steps)))
+            busiest, words, hops = both.busiest_words, both.mean_words, max(hops, product.hops)
+        if _is_sent_on(cut, later) and whole[later + 1].kind == phase.kind:  # what is left of it flows beside that one
+            words, hops = words - whole[later + 1].mean_words, hops - whole[later + 1].hops
+        whole[number] = replace(phase, hidden=True)
+        whole[later] = replace(product, busiest_words=busiest, beside=(words, hops))
     return whole
+
+
+def _is_sent_on(cut: Sequence[RoundRun], number: int) -> bool:
+    """Return whether the next run sends what run `number` wrote, and nothing else."""
+    return number + 1 < len(cut) and sources(cut[number + 1].ends[0]) <= cut[number].written
 
 
 def _product_beside(cut: Sequence[RoundRun], whole: list[Phase], number: int) -> int | None:

@@ -175,7 +175,8 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
         return counted * phase.times
     hop = c.hop_cycles + (c.stage_cycles if by_cores else 0.0)
     contention = phase.busiest_words * c.word_cycles
-    transfer = max(contention, phase.mean_words * c.word_cycles + phase.hops * hop)
+    paths = (phase.mean_words, phase.hops), phase.beside
+    transfer, hops = max((contention, phase.hops), *((words * c.word_cycles + far * hop, far) for words, far in paths))
     compute = _compute(phase, c)
     set_up = exposed = 0.0  # cycles of a transfer that no compute hides
     if phase.kind == "local":
@@ -192,7 +193,7 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
     cost = Cost(
         cycles=cycles,
         compute_cycles=compute,
-        hop_cycles=0.0 if transfer == contention else exposed * phase.hops * hop / transfer,
+        hop_cycles=0.0 if transfer == contention else exposed * hops * hop / transfer,
         set_up_cycles=set_up,
         link_cycles=contention,
         rounds=phase.rounds,
@@ -201,7 +202,7 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
         link_bytes=phase.link_bytes,
         macs=phase.macs * phase.fold,
         sram_bytes=phase.sram_bytes * phase.fold,
-        latency_cycles=set_up + phase.hops * hop,
+        latency_cycles=set_up + hops * hop,
     )
     return cost * phase.times
 

@@ -83,6 +83,11 @@ class RoundRun(Value):
         return self.steps[0].ends[0], self.steps[-1].ends[1]
 
     @property
+    def axes(self) -> set[str]:
+        """The axes along which its rounds move tiles."""
+        return {moves.axis for step in self.steps for moves in step.moves}
+
+    @property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that its rounds read or write."""
         return frozenset[str]().union(*(step.uses for step in self.steps))
