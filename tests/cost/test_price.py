@@ -26,6 +26,7 @@ from wafer_triton.decoder.block import Block, schedule
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.local import registry
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.schedule.schedule import Schedule
@@ -414,6 +415,24 @@ def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
         priced[overlap] = price(schedule(prefill.attention, block, 2, 0)).cycles
         assert sum(phase.times for phase in phases_ if phase.hidden) == (5 if overlap else 0)
     assert priced[True] < priced[False]
+
+
+def test_multiply_adds_of_an_operation_without_a_product_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are one vector instruction; an elementwise operation has vector elements, which tuned code has for free."""
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    def cycles(elementwise: bool) -> tuple[float, float]:
+        @registry.local_op(tiles=lambda: ((3,), (3,)), work=lambda: (300, 40), elementwise=elementwise)
+        def weighed_torch(out: torch.Tensor, a: torch.Tensor) -> None:
+            out.copy_(a)
+
+        b = Builder(Mesh(1, 1, ROOMY), "weighed")
+        b.buffer("a", (3,), "fp16", "state")
+        b.round(b.local("weighed", "a" if elementwise else b.like("b", "a"), "a"))
+        return price(b.build()).tuned_cycles, price(b.build(), HAND).cycles
+
+    assert cycles(False) == (300 / 4, 17 + 19 + 300 / 4 * 23 + 40 / 2)
+    assert cycles(True) == (0, 340 / 2)
 
 
 def copied_beside(*products: str, words: int = 1, far: int = 99) -> Cost:

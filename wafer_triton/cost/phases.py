@@ -195,8 +195,11 @@ def _work_of(schedule: Schedule, ops: Sequence[Local]) -> tuple[tuple[Product, .
             sram_bytes += buffer.slot_bytes(slot) if read is None else read(**op.params) * BYTES[buffer.dtype]
         if definition.product is not None:
             products.append(Product(*definition.product(**op.params), schedule.buffers[op.ins[0].buffer].dtype))
-        else:
+        elif definition.elementwise or not done[0]:
             elements += sum(done)
+        else:  # its multiply-adds are one vector instruction
+            elements += done[1]
+            products.append(Product(done[0], 1, 1, 1, schedule.buffers[op.operands[-1].buffer].dtype))
     return tuple(products), macs, elements, sram_bytes
 
 

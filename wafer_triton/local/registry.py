@@ -47,8 +47,9 @@ class LocalOp:
     operation may write the slot that it reads. Of an input that `reads` names no more elements are read than it says,
     of others all. Outputs that `updates` names are read as well, or all of them where a parameter `add` is true; of
     other outputs all elements are written, and what they held is NaN.
-    `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced. One that is
-    `own`, defined outside of this package, is checked more closely. Operands come as flat tiles [..., elements].
+    `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced. Other
+    multiply-adds are priced as one vector instruction, those of `elementwise` operations as vector elements. One that
+    is `own`, defined outside of this package, is checked more closely. Operands come as flat tiles [..., elements].
     """
 
     name: str
