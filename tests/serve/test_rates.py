@@ -8,6 +8,7 @@ import pytest
 from commands import answer, refused
 from serving import Given
 from wafer_triton.errors import ConfigError
+from wafer_triton.serve import traces
 from wafer_triton.serve.policies import Policy, Split
 from wafer_triton.serve.rates import NEAR, SHARE, highest_rate
 from wafer_triton.serve.report import Slo, tpot, ttft
@@ -82,6 +83,30 @@ def test_bounds_that_no_rate_keeps_and_few_requests_are_refused():
         highest_rate(at, TIMES, Policy(Split()), Slo(ttft=0.4))
     with pytest.raises(ConfigError, match="1 requests for batches of 1: give 2 or more"):
         highest_rate(lambda rate: at(rate, count=1), TIMES, Policy(Split()), Slo(ttft=0.4))
+
+
+def test_requests_that_are_refused_are_named_as_the_cause():
+    long = [replace(one, input=TIMES.longest) for one in AT_ONE]
+    mixed = [*AT_ONE[:300], *long[300:]]
+
+    def arriving(requests):
+        return lambda rate: [replace(one, arrival=one.arrival / rate) for one in requests]
+
+    with pytest.raises(ConfigError, match="0 % miss TTFT and 0 % TPOT, 25 % are longer than the cache, and no rate is"):
+        highest_rate(arriving(mixed), TIMES, Policy(Split()), Slo(ttft=1e6))
+    with pytest.raises(ConfigError, match="no request is served: .* tokens are more than the 200 of the cache; give"):
+        highest_rate(arriving(long), TIMES, Policy(Split()), Slo(ttft=1e6))
+    _, _, tried = highest_rate(arriving([*AT_ONE[:380], *long[380:]]), TIMES, Policy(Split()), Slo(ttft=1e6))
+    assert [one.refused for one in tried] == pytest.approx([0.05] * len(tried))
+
+
+def test_a_trace_is_read_once(tmp_path, monkeypatch, capsys):
+    trace, reads = tmp_path / "trace.csv", []
+    trace.write_text("arrival,input,output\n" + "".join(f"{number / 10},{90 + number},9\n" for number in range(20)))
+    monkeypatch.setattr(traces, "read_text", lambda path: reads.append(path) or path.read_text())
+    asked = f"serve --model smollm2-135m --prefill-mesh 100 --decode-mesh 100 --batch 4 --requests {trace}"
+    found, _ = answer(f"{asked} --slo ttft=12ms --find-rate", capsys)
+    assert len(found["tried"]) > 1 and reads == [trace]
 
 
 def test_the_command_gives_the_goodput_that_the_rate_has(capsys):

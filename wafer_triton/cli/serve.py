@@ -52,9 +52,7 @@ def _serve(
         refuse("a rate is searched by --find-rate; leave it out", rate=rate, overload=overload, out=out)
         need("--find-rate", slo=slo)
 
-    def at(rate: float | None) -> list[Request]:
-        return _requests(requests, rate, input, output, count, seed)
-
+    at = _requests(requests, input, output, count, seed)
     workload = at(1.0 if find_rate else rate)
     if policy != "shared":
         refuse("says when a shared mesh changes its phase: give --policy shared", **visits)
@@ -98,26 +96,29 @@ serve = made(
 
 
 def _requests(
-    trace: Path | None, rate: float | None, input: str | None, output: str | None, count: int | None,
-    seed: int,
-) -> list[Request]:  # fmt: skip
-    """Return the requests of a trace or of a rate; ConfigError for options that do not go together."""
+    trace: Path | None, input: str | None, output: str | None, count: int | None, seed: int
+) -> Callable[[float | None], list[Request]]:  # fmt: skip
+    """Return the requests at a rate, None for a trace's own; ConfigError for options that do not go together."""
     from wafer_triton.serve import workload
     from wafer_triton.serve.traces import read_trace
 
     if trace is None:
         if input is None or output is None:
             raise ConfigError("give --requests FILE, or lengths by --input and --output")
-        if rate is None:
-            raise ConfigError("give --rate, at which requests arrive, or --requests FILE")
         lengths = workload.both(workload.length_of(input), workload.length_of(output))
-        return workload.poisson(rate, count or DEFAULT_COUNT, lengths, seed)
+
+        def drawn(rate: float | None) -> list[Request]:
+            if rate is None:
+                raise ConfigError("give --rate, at which requests arrive, or --requests FILE")
+            return workload.poisson(rate, count or DEFAULT_COUNT, lengths, seed)
+
+        return drawn
     refuse("a trace has lengths and arrivals; leave it out beside --requests", input=input, output=output)
     requests = read_trace(trace)
     if count is not None and count > len(requests):
         raise ConfigError(f"--count {count:,}: the trace has {len(requests):,} requests; give no more")
     requests = requests[:count]
-    return requests if rate is None else workload.rescaled(requests, rate)
+    return lambda rate: requests if rate is None else workload.rescaled(requests, rate)
 
 
 def _load(requests: list[Request], context: int | None, batch: int, at_once: int) -> Load:

@@ -12,7 +12,7 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.serve.course import Run
 from wafer_triton.serve.pipeline import Times
 from wafer_triton.serve.policies import Policy
-from wafer_triton.serve.report import Report, Slo, tpot, ttft
+from wafer_triton.serve.report import Report, Slo, finished, tpot, ttft
 from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Request
 from wafer_triton.text.progress import Progress, silent
@@ -25,7 +25,7 @@ LEAST = 2.0**-10  # of the highest rate, below which none is tried
 
 @dataclass(frozen=True)
 class Tried:
-    """A rate, its goodput, and the shares of requests that keep the SLO or miss one of its bounds."""
+    """A rate, its goodput, and the shares of requests that keep the SLO, miss one of its bounds, or are refused."""
 
     units_of = (Report,)
 
@@ -34,22 +34,23 @@ class Tried:
     good: float
     over_ttft: float = field(metadata=unit("%", "over TTFT"))
     over_tpot: float = field(metadata=unit("%", "over TPOT"))
+    refused: float = field(metadata=unit("%"))
 
     @classmethod
     def of(cls, rate: float, run: Run, slo: Slo) -> Tried:
         """Return the figures of a run at a rate; a request that is refused keeps no bound."""
-        done, count = [one for one in run.served if one.end is not None], len(run.served)
+        done, count = finished(run), len(run.served)
         late, slow = [ttft(one) > slo.ttft for one in done], [tpot(one) > slo.tpot for one in done]
         good = sum(not (first or later) for first, later in zip(late, slow, strict=True))
-        seconds = max((one.end or 0.0 for one in done), default=1.0) - min(one.request.arrival for one in run.served)
-        return cls(rate, good / seconds, good / count, sum(late) / count, sum(slow) / count)
+        seconds = max(one.end or 0.0 for one in done) - min(one.request.arrival for one in run.served)
+        return cls(rate, good / seconds, good / count, sum(late) / count, sum(slow) / count, 1 - len(done) / count)
 
 
 def most_served(requests: Sequence[Request], times: Times, policy: Policy, progress: Progress = silent) -> float:
-    """Return the requests a second that are served where all wait from the start."""
+    """Return the requests a second that are served where all wait from the start; ConfigError if all are refused."""
     run = simulate([replace(one, arrival=0.0) for one in requests], times, policy, progress=progress)
-    ends = [one.end for one in run.served if one.end is not None]
-    return len(ends) / max(ends, default=1.0)
+    done = finished(run)
+    return len(done) / max(one.end or 0.0 for one in done)
 
 
 def highest_rate(
@@ -77,9 +78,11 @@ def highest_rate(
         low, high = low / 2, low
         if low < most * LEAST:
             worst = tried[high]
+            refused = f", {quantity(worst.refused, '%')} are longer than the cache," * (worst.refused > 0)
             raise ConfigError(
                 f"SLO: at {digits(high)} requests a second {quantity(worst.over_ttft, '%')} miss TTFT and "
-                f"{quantity(worst.over_tpot, '%')} TPOT, and no rate is served; give longer bounds, or shorter requests"
+                f"{quantity(worst.over_tpot, '%')} TPOT{refused or ','} and no rate is served; give longer bounds, or "
+                f"shorter requests"
             )
     if low == most:
         return most, "throughput", list(tried.values())

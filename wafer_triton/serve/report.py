@@ -114,13 +114,19 @@ def e2e(served: Served) -> float:
     return served.end - served.request.arrival
 
 
+def finished(run: Run) -> list[Served]:
+    """Return the requests that were served; ConfigError if all are refused."""
+    done = [one for one in run.served if one.end is not None]
+    if not done:
+        raise ConfigError(f"no request is served: {run.served[0].refused}; give shorter requests, or a larger context")
+    return done
+
+
 def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
     """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
     check_counts(pool=pool)
     dtype = dtype_name(dtype)
-    done = [one for one in run.served if one.end is not None]
-    if not done:
-        raise ConfigError(f"no request is served: {run.served[0].refused}; give shorter requests, or a larger context")
+    done = finished(run)
     start, end = min(one.request.arrival for one in run.served), max(one.end or 0.0 for one in done)
     seconds, tokens = end - start, sum(one.request.output for one in done)
     good = sum(ttft(one) <= slo.ttft and tpot(one) <= slo.tpot for one in done)
