@@ -73,6 +73,7 @@ class WaferForCausalLM(Session):
         self.executor = here.executor
         self.block = block = self.placement.decode
         here.agree(dtype=stored, mesh=str(block.mesh), max_length=self.max_length, batch=self.batch)
+        here.agree_on_weights(weights)
         self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)
         self.embedding = Embedding(self.head, weights if here.has_embedding else None)
         self.layers = Decode(

@@ -8,7 +8,7 @@ bytes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -22,12 +22,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.emulate.ranks.group import agree, naming_lost_rank
+from wafer_triton.emulate.ranks.group import OPERAND, agree, digest, naming_lost_rank
 from wafer_triton.errors import BackendError
 from wafer_triton.place.need import param_shapes
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
+KEYS = "model.layers.0.self_attn.k_proj.weight"  # a small matrix in which other checkpoints and seeds differ
 
 
 @dataclass
@@ -82,6 +83,11 @@ class PipelineStage:
         """Raise BackendError on all ranks if their options differ."""
         if self.everyone is not None:
             agree(options, self.everyone)
+
+    def agree_on_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Raise BackendError on all ranks if their weights differ in `KEYS`, the one matrix that each rank reads."""
+        if self.everyone is not None:
+            agree({f"{OPERAND}{KEYS}": digest(weights[KEYS])}, self.everyone)
 
     def from_first(self, value: T) -> T:
         """Return the value of the first rank, on all ranks."""

@@ -216,6 +216,7 @@ def apart(rank: int) -> list[str]:
         raised(lambda: model.generate([1, 2], 2, stop=[3 + rank])),
         raised(lambda: model.generate([1, 2], 2, temperature=1.0, seed=rank)),
         raised(lambda: model_of(tiny.CONFIG, f"{2 + rank}", DistributedExecutor(TorchExecutor()))),
+        raised(lambda: model_of(tiny.CONFIG, "2", DistributedExecutor(TorchExecutor()), seed=rank)),
         raised(lambda: list(model.generate([1, 2], 2, temperature=1.0))),
     ]
 

@@ -142,7 +142,11 @@ def test_ranks_of_a_model_agree_on_what_it_generates():
         "mesh = '3x3', rank 0 '2x2'",
     )
     want = [f"the ranks do not agree: rank 1 has {each}; give all ranks the same options" for each in differ]
-    assert ranked.on_ranks(2, ranked.apart) == [[*want, "nothing"]] * 2
+    weights = (
+        "the ranks do not agree: rank 1 has other values of operand model.layers.0.self_attn.k_proj.weight than rank "
+        "0; give all ranks the same values, if random by the same torch.manual_seed"
+    )
+    assert ranked.on_ranks(2, ranked.apart) == [[*want, weights, "nothing"]] * 2
 
 
 def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
