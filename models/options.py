@@ -88,8 +88,10 @@ class RunOptions:
 
 def split(options: dict[str, Any]) -> tuple[PlaceOptions, RunOptions]:
     """Return options by name as both kinds; TypeError for a name that neither has."""
-    run = {one.name for one in fields(RunOptions)}
+    place, run = ({one.name for one in fields(kind)} for kind in (PlaceOptions, RunOptions))
+    if unknown := [name for name in options if name not in place | run]:
+        raise TypeError(f"a model has no option {unknown[0]!r}; its options are {', '.join(sorted(place | run))}")
     return (
-        PlaceOptions(**{name: value for name, value in options.items() if name not in run}),
+        PlaceOptions(**{name: value for name, value in options.items() if name in place}),
         RunOptions(**{name: value for name, value in options.items() if name in run}),
     )

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tiny import checkpoint
+from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.models.checkpoint.text import tokenizer_of
+from wafer_triton.models.decoder import WaferForCausalLM
 
 GENERATE = "generate --prompt hello --mesh 2 --model {}"
 CHECK = "check --mesh 4 --model {}/config.json"
@@ -49,6 +50,11 @@ def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key):
     folder = checkpoint(tmp_path / "wrong", {key: value})
     said = wrong(ESTIMATE.format(folder))
     assert f"{folder}/config.json: {key}" in said and message in said
+
+
+def test_an_unknown_option_of_a_model_is_named_with_those_that_there_are():
+    with pytest.raises(TypeError, match="^a model has no option 'maxlength'; its options are .*, max_length, .*mesh"):
+        WaferForCausalLM.from_config(CONFIG, mesh=2, maxlength=8)
 
 
 READERS = (
