@@ -85,7 +85,10 @@ class PipelineStage:
             agree(options, self.everyone)
 
     def agree_on_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Raise BackendError on all ranks if their weights differ in `KEYS`, the one matrix that each rank reads."""
+        """Raise BackendError on all ranks if `KEYS` differs between them; no other weight is compared.
+
+        A rank reads the weights of its own stage alone, and this matrix, so a difference elsewhere is not seen.
+        """
         if self.everyone is not None:
             agree({f"{OPERAND}{KEYS}": digest(weights[KEYS])}, self.everyone)
 

@@ -128,8 +128,8 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     first = run.ends[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
-    # the stages of a stream combine on different cores while data flows, so only the fullest stage counts; a round of
-    # whole tiles waits for them, so the work of each round adds up
+    # in a stream different cores compute at the same time, each on the data that reaches it: only the stage with most
+    # work counts. Whole tiles go on after a round's work is done, so there the work of all rounds adds up
     every = common == "tiles"
     work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(schedule, run))]
     whole = sum if every else max
@@ -176,7 +176,8 @@ def _of_cores(schedule: Schedule, round_: Round) -> list[Sequence[Local]]:
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[tuple[Product, ...], ...], int, int, int]:
     """Return the products of each kind of core, and the most multiply-adds, vector elements and SRAM bytes of a core.
 
-    Which products take longest depends on the rates of a device: fewer in fp32 may take longer than more in fp16.
+    All kinds' products are returned, as a device's rates decide which take longest: 1,000 multiply-adds in fp32 may
+    take longer than 1,100 in fp16.
     """
     products, *numbers = zip(*(_work_of(schedule, ops) for ops in _of_cores(schedule, round_)), strict=True)
     return tuple(dict.fromkeys(filter(None, products))), *map(max, numbers)

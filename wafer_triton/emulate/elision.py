@@ -172,9 +172,9 @@ class Elision:
         return self.after_copy(name, source, np.concatenate(cells), np.concatenate(senders))
 
     def may_lie(self, name: str, source: str) -> bool:
-        """Return whether tiles of buffer `name` may lie where those of `source` do.
+        """Return whether a tile map of `name` can say that its tiles lie where those of `source` do.
 
-        In a buffer of one slot, as `name` is, or in `name` itself.
+        It can if both lie in buffers of one slot, or if `name` is one of `turning_slots` whose own tiles turn.
         """
         at = self.maps[source].buffer if source in self.maps else source
         return self.slots(name) == self.slots(at) == 1 or (at == name and name in turning_slots(self.schedule))
