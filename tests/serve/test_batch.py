@@ -7,7 +7,7 @@ import pytest
 from tiny import CONFIG
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import batch_placed, costs_of_ways
+from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.layers import decode_blocks
 from wafer_triton.cost.price import priced
 from wafer_triton.device import device
@@ -16,9 +16,7 @@ from wafer_triton.errors import ShapeError, SramError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place import moves
 from wafer_triton.place.regions import decode_regions
-from wafer_triton.serve import batch as serve_batch
-from wafer_triton.serve import times
-from wafer_triton.serve.batch import Batched, batch, fastest_of, sizes_of, turn
+from wafer_triton.serve.batch import Batched, batch, sizes_of
 from wafer_triton.serve.pipeline import group_sizes, period
 from wafer_triton.shape.read import shape_of
 
@@ -67,16 +65,6 @@ def test_decode_takes_the_time_of_a_request_of_two_tokens_in_the_same_regions():
     token = estimate.decode(model="llama3.2-1b", mesh=100, context=1024)
     assert token.regions == asked.decode_regions == 7
     assert token.seconds == pytest.approx(asked.decode_seconds, rel=1e-9)
-
-
-def test_ways_between_regions_are_priced_only_where_a_turn_may_be_the_shortest(monkeypatch):
-    ways, asked = [], []
-    monkeypatch.setattr(times, "costs_of_ways", lambda *given: ways.append(given) or costs_of_ways(*given))
-    monkeypatch.setattr(serve_batch, "fastest_of", lambda *given: asked.append(given) or fastest_of(*given))
-    found = batch(model="llama3.2-1b", mesh=100, context=100, batch=4)
-    ((placements, count, sizes),) = asked
-    assert len(ways) < len(placements) * len(sizes) / 2
-    assert found.seconds == min(turn(each, count, size) for each in placements for size in sizes)
 
 
 def test_one_sequence_takes_the_token_of_the_estimate():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 from wafer_triton.cost import layers
@@ -98,7 +97,7 @@ def batch(
         with suppress(WaferError):  # until no more caches fit
             placements += (times_of(batch_placed([own], size), context) for size in (batch, *larger))
     placements = placements or [times_of(batch_placed(blocks, batch), context)]
-    times = fastest_of(placements, batch, tried)
+    times = min(placements, key=lambda each: min(turn(each, batch, size) for size in tried))
     block = times.block
     turns = {size: turn(times, batch, size) for size in tried}
     chosen = min(turns, key=lambda size: turns[size])
@@ -128,32 +127,10 @@ def batch(
     )
 
 
-class Unmoved(Priced):
-    """Times in which the activation is in the next region at once: no turn is shorter."""
-
-    def handing_on(self, count: int) -> list[float]:
-        """See `Priced`."""
-        return [0.0] * len(self.regions)
-
-
-def times_of(block: Block, context: int, kind: type[Priced] = Priced) -> Priced:
+def times_of(block: Block, context: int) -> Priced:
     """Return the times of a block of decode that is placed alone."""
     alone = Placement(block, block, block, block, decode_regions(block), (), 1, LAYOUTS[0])
-    return kind(alone, batch=block.batch, longest=context, at_once=block.batch)
-
-
-def fastest_of(placements: list[Priced], batch: int, sizes: list[int]) -> Priced:
-    """Return the first of the times with the shortest turn, in groups of one of some sizes.
-
-    Ways between regions take long to price, so only those of turns that may be the shortest are.
-    """
-    unmoved = [times_of(each.block, each.longest, Unmoved) for each in placements]
-    bounds = [(turn(times, batch, size), number, size) for number, times in enumerate(unmoved) for size in sizes]
-    best = inf, 0
-    for least, number, size in sorted(bounds):
-        if least <= best[0]:
-            best = min(best, (turn(placements[number], batch, size), number))
-    return placements[best[1]]
+    return Priced(alone, batch=block.batch, longest=context, at_once=block.batch)
 
 
 def sizes_of(batch: int) -> list[int]:

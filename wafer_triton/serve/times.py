@@ -95,16 +95,12 @@ class Priced:
         kinds = self._decode(count, 1) | {
             end: layers.total(each).cycles / self.device.clock_hz for end, each in steps.items()
         }
-        tied = self.block.shape.tie_word_embeddings
-        return [come + _seconds(held, kinds, tied)
-                for come, held in zip(self.handing_on(count), self.regions, strict=True)]  # fmt: skip
-
-    def handing_on(self, count: int) -> list[float]:
-        """Return seconds in which the activation of a group comes to each region from the one before it."""
+        block = replace(self.block, batch=count)
         meshes = [region.mesh for region in self.place.regions]
-        ways = costs_of_ways(meshes, replace(self.block, batch=count), self.c)
-        # without a tied head nothing comes to the first
-        return [0.0] * (len(self.regions) - len(ways)) + [cost.cycles / self.device.clock_hz for cost in ways]
+        handing = [cost.cycles / self.device.clock_hz for cost in costs_of_ways(meshes, block, self.c)]
+        handing = [0.0] * (len(self.regions) - len(handing)) + handing  # without a tied head nothing comes to the first
+        return [come + _seconds(held, kinds, block.shape.tie_word_embeddings)
+                for come, held in zip(handing, self.regions, strict=True)]  # fmt: skip
 
     # --- prefill ---
 
