@@ -191,3 +191,14 @@ def test_slots_that_only_turn_stay_in_place(executor):
         made = turning(seed)
         (program,) = agree(made, given(made, integers=True), executor(exchange="elided", poison=True))
         assert "exchange" not in str(program.launches)
+
+
+def test_messages_of_a_tree_that_is_not_fused_move_once(monkeypatch):
+    """Each is combined in place at once: noted where it lies, it would be copied before."""
+    monkeypatch.setattr(TorchExecutor, "fuses", False)
+    b = Builder(Mesh(1, 9), "sum")
+    b.buffer("x", (4,), "fp32", "state")
+    reduce.all_reduce(b, "x", "x", groups=())
+    schedule, x = b.build(), {"x": torch.ones(1, 9, 4)}
+    explicit, elided = (len(TorchExecutor(exchange=each).bind(schedule, x).calls) for each in EXCHANGES)
+    assert elided <= explicit + 1  # the broadcast is settled as a copy
