@@ -1,5 +1,7 @@
 """Small random models of transformers, which judge decoders."""
 
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +28,24 @@ def random_model(kind: str, dtype: str = "fp32", **settings: object) -> nn.Modul
             torch.nn.init.normal_(weight)
         weight.data = weight.data.to(torch_dtype(dtype)).float()
     return model
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A family with its options and sizes, as transformers names them."""
+
+    name: str
+    kind: str
+    settings: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@cache
+def judge(family: Family, dtype: str = "fp32") -> nn.Module:
+    """Return the random model of a family."""
+    return random_model(family.kind, dtype, **family.settings)
 
 
 def placed(model: nn.Module, mesh: MeshLike, device: object, dtype: str = "fp32", **options: Any) -> WaferForCausalLM:

@@ -1,7 +1,6 @@
 """Every family and option against transformers, from folders of small random checkpoints."""
 
 import json
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from judge import logits_of, near, random_model
+from judge import Family, judge, logits_of, near, random_model
 from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops.testing import assert_close
@@ -25,57 +24,30 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 PROMPT, STEPS = 11, 64
 
 
-@dataclass(frozen=True, eq=False)
-class Family:
-    """A family with its options, as transformers names them."""
-
-    name: str
-    kind: str = "llama"
-    tied: bool = False
-    rope: dict = field(default_factory=dict)
-    more: dict = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.name
+def of(name: str, kind: str = "llama", tied: bool = False, rope: dict | None = None, **more) -> Family:
+    """Return a family of `SIZES` and further settings."""
+    angles = {"rope_theta": 5000.0, **(rope or {})}
+    return Family(name, kind, SIZES | {"tie_word_embeddings": tied, "rope_parameters": angles} | more)
 
 
 FAMILIES = [
-    Family("llama2", more={"num_key_value_heads": 6}),
-    Family("llama3", rope={"rope_theta": 500000.0}),
-    Family("llama3.1-llama3-rope", rope=LLAMA3 | {"original_max_position_embeddings": 16}),
-    Family("llama3.2-tied", tied=True, rope=LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 16}),
-    Family("linear-rope", rope={"rope_type": "linear", "factor": 2.0}),
+    of("llama2", num_key_value_heads=6),
+    of("llama3", rope={"rope_theta": 500000.0}),
+    of("llama3.1-llama3-rope", rope=LLAMA3 | {"original_max_position_embeddings": 16}),
+    of("llama3.2-tied", tied=True, rope=LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 16}),
+    of("linear-rope", rope={"rope_type": "linear", "factor": 2.0}),
     # the text goes past the 64 positions where dynamic scaling begins
-    Family("dynamic-rope", rope={"rope_type": "dynamic", "factor": 2.0}, more={"max_position_embeddings": 64}),
-    Family("yarn-rope", rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}),
-    Family("mistral-own-head-dim", "mistral", more={"sliding_window": None, "head_dim": 12}),
-    Family("qwen2", "qwen2", tied=True),
-    Family("qwen2.5-yarn", "qwen2", rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}),
-    Family("qwen3", "qwen3", more={"head_dim": 10}),
-    Family("qwen3-tied", "qwen3", tied=True, more={"head_dim": 16, "num_attention_heads": 4}),
+    of("dynamic-rope", rope={"rope_type": "dynamic", "factor": 2.0}, max_position_embeddings=64),
+    of("yarn-rope", rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}),
+    of("mistral-own-head-dim", "mistral", sliding_window=None, head_dim=12),
+    of("qwen2", "qwen2", tied=True),
+    of("qwen2.5-yarn", "qwen2", rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}),
+    of("qwen3", "qwen3", head_dim=10),
+    of("qwen3-tied", "qwen3", tied=True, head_dim=16, num_attention_heads=4),
 ]
 families = pytest.mark.parametrize("family", FAMILIES, ids=str)
 BIASED = next(family for family in FAMILIES if family.name == "qwen2")
 NORMED = next(family for family in FAMILIES if family.name == "qwen3")
-
-
-@cache
-def judge(family: Family, dtype: str = "fp32") -> torch.nn.Module:
-    settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": {"rope_theta": 5000.0, **family.rope}}
-    return random_model(family.kind, dtype, **settings | family.more)
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """Return a function that saves a family's checkpoint once and returns its folder."""
-
-    @cache
-    def folder(family: Family, dtype: str = "fp32") -> Path:
-        path = tmp_path_factory.mktemp(family.name)
-        judge(family, dtype).save_pretrained(path)
-        return path
-
-    return folder
 
 
 @cache
@@ -115,15 +87,17 @@ def test_parameters_equal_transformers(family, folders, roomy):
     assert sum(weight.numel() for weight in decoder.parameters()) == judge(family).num_parameters()
 
 
-@pytest.mark.parametrize(("family", "dtype"), [(BIASED, "bf16"), (NORMED, "fp16")], ids=str)
+@pytest.mark.parametrize(
+    ("family", "mesh", "dtype"), [(BIASED, "3", "bf16"), (NORMED, "2x3", "fp16"), (FAMILIES[1], "3", "fp16")], ids=str
+)
 @torch.no_grad()
-def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
+def test_errors_are_at_most_twice_transformers(family, mesh, dtype, folders, roomy):
     (tokens, _), model = judged(family, dtype), judge(family, dtype)
     plain, reference = (
         model.to(run)(torch.tensor([tokens])).logits[0, PROMPT - 1 :] for run in (torch_dtype(dtype), torch.float64)
     )
     model.float()
-    decoder = wafer(folders(family, dtype), device=roomy, dtype=dtype)
+    decoder = wafer(folders(family, dtype), mesh, device=roomy, dtype=dtype)
     assert_close(logits_of(decoder, tokens, PROMPT), reference, dtype, plain=plain)
 
 

@@ -7,11 +7,9 @@ import torch
 
 import peers
 from judge import logits_of, near, placed, random_model
-from wafer_triton.device.dtype import torch_dtype
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
-from wafer_triton.ops.testing import assert_close
 
 pytestmark = pytest.mark.slow
 
@@ -59,12 +57,8 @@ def some_tokens(count: int, llama: str = "gqa") -> list[int]:
 
 
 @torch.no_grad()
-def judged(llama: str, tokens: list[int], prompt: int, weights: str = "fp32", run: torch.dtype = torch.float32):
-    model = judge(llama, weights)
-    try:
-        return model.to(run)(torch.tensor([tokens])).logits[0, prompt - 1 :]
-    finally:
-        model.float()
+def judged(llama: str, tokens: list[int], prompt: int) -> torch.Tensor:
+    return judge(llama)(torch.tensor([tokens])).logits[0, prompt - 1 :]
 
 
 @pytest.mark.parametrize(("llama", "length", "mesh"), PROMPTS)
@@ -72,17 +66,6 @@ def test_prefill_and_decode_logits(llama, length, mesh, roomy):
     tokens = some_tokens(length + 11, llama)
     got = logits_of(wafer(llama, mesh, roomy), tokens, length)
     assert got.shape == (12, judge(llama).config.vocab_size) and near(got, judged(llama, tokens, length))
-
-
-@pytest.mark.parametrize(
-    ("llama", "mesh", "dtype"), [("gqa", "3", "bf16"), ("gqa", "2x3", "fp16"), ("mqa-five-pairs", "3", "fp16")]
-)
-def test_errors_are_at_most_twice_transformers(llama, mesh, dtype, roomy):
-    tokens = some_tokens(27, llama)
-    got = logits_of(wafer(llama, mesh, roomy, dtype), tokens, 10)
-    reference = judged(llama, tokens, 10, dtype, torch.float64)
-    plain = judged(llama, tokens, 10, dtype, torch_dtype(dtype))
-    assert_close(got, reference, dtype, plain, name=f"{llama} on {mesh}")
 
 
 def test_fp16_accumulation_stays_near(roomy):

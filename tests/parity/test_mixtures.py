@@ -1,15 +1,13 @@
 """Mixtures of experts against transformers, from folders of small random checkpoints in both layouts of weights."""
 
 import json
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from judge import near, random_model
+from judge import Family, judge, near
 from wafer_triton import ExpertRegions
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import CheckpointError
@@ -29,50 +27,22 @@ PROMPT, STEPS = 9, 32
 MARGIN = 1e-4  # of logits, below which rounding may decide
 
 
-@dataclass(frozen=True, eq=False)
-class Mixture:
-    """A family with its options, as transformers names them."""
-
-    name: str
-    kind: str
-    more: dict = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.name
-
-
 QWEN = {"num_experts": 6, "moe_intermediate_size": 12}
 MIXTURES = [
-    Mixture("mixtral", "mixtral", {"num_local_experts": 5, "sliding_window": None}),
-    Mixture("qwen3-mixed", "qwen3_moe", QWEN | {"norm_topk_prob": True, "mlp_only_layers": [0], "head_dim": 10}),
-    Mixture("qwen3-plain", "qwen3_moe", QWEN | {"norm_topk_prob": False, "num_experts_per_tok": 3}),
-    Mixture("qwen2-shared", "qwen2_moe", QWEN | {"shared_expert_intermediate_size": 30, "decoder_sparse_step": 2}),
-    Mixture("olmoe", "olmoe", {"num_experts": 7, "clip_qkv": 1.5}),
+    Family("mixtral", "mixtral", SIZES | {"num_local_experts": 5, "sliding_window": None}),
+    Family("qwen3-mixed", "qwen3_moe", SIZES | QWEN | {"norm_topk_prob": True, "mlp_only_layers": [0], "head_dim": 10}),
+    Family("qwen3-plain", "qwen3_moe", SIZES | QWEN | {"norm_topk_prob": False, "num_experts_per_tok": 3}),
+    Family(
+        "qwen2-shared", "qwen2_moe", SIZES | QWEN | {"shared_expert_intermediate_size": 30, "decoder_sparse_step": 2}
+    ),
+    Family("olmoe", "olmoe", SIZES | {"num_experts": 7, "clip_qkv": 1.5}),
 ]
 mixtures = pytest.mark.parametrize("mixture", MIXTURES, ids=str)
 SHARED = MIXTURES[3]
 
 
-@cache
-def judge(mixture: Mixture) -> torch.nn.Module:
-    return random_model(mixture.kind, **SIZES | mixture.more)
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """Return a function that saves a family's checkpoint once and returns its folder."""
-
-    @cache
-    def folder(mixture: Mixture) -> Path:
-        path = tmp_path_factory.mktemp(mixture.name)
-        judge(mixture).save_pretrained(path)
-        return path
-
-    return folder
-
-
 @torch.no_grad()
-def judged(mixture: Mixture, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def judged(mixture: Family, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return transformers' logits after the prompt and each token, and its router's [sparse layers, tokens, E]."""
     out = judge(mixture)(torch.tensor([tokens]), output_router_logits=True)
     return out.logits[0, PROMPT - 1 :], torch.stack([logits for logits in out.router_logits if logits.numel()])
