@@ -225,6 +225,25 @@ def test_an_intent_that_compares_nothing_is_a_fault(reference, why):
     assert finding.verdict == "nothing-compared" and f"a sum: nothing was compared, as {why}" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("twice", "made"),
+    [(lambda x: {}, "nothing of twice"), (lambda x: {"twice": x * float("nan")}, "NaN alone of twice")],
+)
+def test_a_result_that_the_reference_does_not_make_is_a_fault(twice, made):
+    b = Builder(Mesh(1, 2), "two results")
+    for name, role in (("x", "input"), ("w", "weight"), ("sum", "output"), ("twice", "output")):
+        b.buffer(name, (1,), "fp32", role)
+    b.round(b.local("add", "sum", ("x", "w"), size=1), b.local("add", "twice", ("x", "x"), size=1))
+
+    def reference(tiles):
+        return {"sum": tiles["x"] + tiles["w"]} | twice(tiles["x"])
+
+    (finding,) = check(
+        b.build(), Intent({"x": CUT, "w": CUT}, {"sum": CUT, "twice": CUT}, reference=reference)
+    ).findings
+    assert finding.verdict == "nothing-compared" and f"the reference makes {made}; let it" in finding.message
+
+
 def test_a_reference_may_use_numpy_and_overwrite_its_inputs():
     def in_place(tiles):
         tiles["x"] += 0

@@ -19,7 +19,7 @@ A schedule is read up to three times, the last only if no fault but sram and rou
 | unwritten-output | an output that no core writes |
 | sram, routes | a core's buffers, or its router's colours, are more than the device has |
 | wrong-values | a result that differs from the intent's reference, or a resident buffer that changed |
-| nothing-compared | an intent without a reference, or with one that is empty or NaN throughout |
+| nothing-compared | an intent without a reference, or with one that leaves a result out or makes NaN alone of it |
 """
 
 from __future__ import annotations
