@@ -1,6 +1,7 @@
 """A decoder of a few kilobytes in Hugging Face layout, whose tokens are bytes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ BIASED = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
     vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
 )  # fmt: skip
+
+
+# Deeper, with a head of its own and heads wider than its width over their number.
+DEEP = replace(BIASED, num_hidden_layers=3, head_dim=10, tie_word_embeddings=False, qkv_bias=False, name="tiny")
 
 
 def drawn(config: DecoderConfig, scale: float = 1.0) -> dict[str, torch.Tensor]:

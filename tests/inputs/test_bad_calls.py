@@ -16,7 +16,6 @@ from wafer_triton import (
     Mesh,
     MeshTensor,
     account,
-    all_reduce,
     as_mesh,
     check,
     convert,
@@ -26,8 +25,6 @@ from wafer_triton import (
     executor,
     link_loads,
     mesh_gemm,
-    mesh_gemm_t,
-    mesh_gemv,
     rms_norm,
     run,
     scatter,
@@ -63,14 +60,6 @@ A = torch.arange(36.0).view(6, 6)
 GEMM = recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ())
 CUTS = {"x": "(y r)"}, {"y": "(y r)"}
 X = torch.ones(4, 4)
-OPERATIONS = {
-    "mesh_gemm": lambda x: mesh_gemm(x, x, mesh=2),
-    "mesh_gemm_t": lambda x: mesh_gemm_t(x, x, mesh=2),
-    "mesh_gemv": lambda x: mesh_gemv(x, x, mesh=2),
-    "all_reduce": lambda x: all_reduce(x, axis="x", mesh=2),
-    "rms_norm": lambda x: rms_norm(x, x, mesh=2),
-    "softmax": lambda x: softmax(x, mesh=2),
-}
 TILES = torch.ones(2, 2, 4)
 
 
@@ -270,22 +259,6 @@ def test_a_wrong_call_names_the_fact(call, error, fact):
     with pytest.raises(error) as caught:
         call()
     assert fact in str(caught.value) and type(caught.value) is error
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize(
-    ("operand", "message"),
-    [
-        (np.ones((4, 4), np.float32), r"is of type numpy.ndarray; give a torch tensor \(torch.as_tensor makes one\)"),
-        ([[1.0]], "is of type list; give a torch tensor"),
-        (None, "is of type NoneType; give a torch tensor"),
-        (torch.eye(4).to_sparse(), r"is sparse \(torch.sparse_coo\); give operand.to_dense"),
-    ],
-    ids=["numpy", "list", "None", "sparse"],
-)
-def test_an_operand_that_is_no_dense_tensor(name, operand, message):
-    with pytest.raises(WaferError, match=f"{name}: operand 1 {message}"):
-        OPERATIONS[name](operand)
 
 
 def test_a_backend_whose_package_is_not_there(monkeypatch):

@@ -116,6 +116,22 @@ TRACES = {
 }
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operand", "message"),
+    [
+        (np.ones((4, 4), np.float32), r"is of type numpy.ndarray; give a torch tensor \(torch.as_tensor makes one\)"),
+        ([[1.0]], "is of type list; give a torch tensor"),
+        (None, "is of type NoneType; give a torch tensor"),
+        (torch.eye(4).to_sparse(), r"is sparse \(torch.sparse_coo\); give operand.to_dense"),
+    ],
+    ids=["numpy", "list", "None", "sparse"],
+)
+def test_an_operand_that_is_no_dense_tensor(name, operand, message):
+    with pytest.raises(WaferError, match=f"{name}: operand 1 {message}"):
+        OPERATIONS[name][0](operand)
+
+
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_transform_without_a_rule_names_the_operand(name, transform):

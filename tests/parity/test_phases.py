@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pairs import in_turn
-from tiny import drawn
+from tiny import BIASED, drawn
 from wafer_triton.algorithms.kv_cache import KvCache
 from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
@@ -25,10 +25,7 @@ from wafer_triton.schedule.rounds import Parameter
 
 pytestmark = pytest.mark.slow
 
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=10, vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
-)  # fmt: skip
+CONFIG = replace(BIASED, head_dim=10)
 SMALL = replace(PRESETS["wse2"], name="small", sram_bytes=13 * 1024)
 TOKENS = torch.randint(31, (40,), generator=torch.Generator().manual_seed(1)).tolist()
 

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 
+from tiny import DEEP as CONFIG
 from tiny import drawn
 from wafer_triton import estimate
 from wafer_triton.device import PRESETS
@@ -23,10 +24,6 @@ from wafer_triton.models.decoder import WaferForCausalLM
 
 pytestmark = pytest.mark.slow
 
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=10, vocab_size=31, max_position_embeddings=64, qk_norm=True, name="tiny",
-)  # fmt: skip
 SMALL = replace(PRESETS["wse2"], name="small", rows=9, cols=10, sram_bytes=7 * 1024)
 TOKENS = torch.randint(31, (20,), generator=torch.Generator().manual_seed(1)).tolist()
 LENGTHS = {"max_prompt": 14, "max_length": 40}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from answers import Case, difference, experts_of, planned, run_place
+from tiny import DEEP as CONFIG
 from wafer_triton import estimate, price
 from wafer_triton.cost import inference, search
 from wafer_triton.cost.constants import constants
@@ -13,7 +14,6 @@ from wafer_triton.cost.price import priced
 from wafer_triton.device import device
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.errors import SramError, WaferError
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
@@ -67,10 +67,6 @@ def test_estimates_plans_and_runs_have_the_same_smallest_mesh(model, chip, small
 
 
 SMALL = replace(device("wse2"), name="small", rows=9, cols=12, sram_bytes=5 * 1024)
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=10, vocab_size=31, max_position_embeddings=64, qk_norm=True, name="tiny",
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(("mesh", "other"), [(3, 5), (4, 3), ("3x4", "3x4")])

@@ -1,7 +1,10 @@
 """A decoder variant of the user's own, with an extra norm and names of its own, is a decoder like any other."""
 
+from dataclasses import replace
+
 import torch
 
+from tiny import BIASED
 from wafer_triton import estimate
 from wafer_triton.algorithms.align import align
 from wafer_triton.algorithms.gemm import meshgemm
@@ -11,7 +14,6 @@ from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, Variant, schedule, sub_layer
 from wafer_triton.device.mesh import as_mesh
 from wafer_triton.draw.scenes import scene
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.builder import Builder
@@ -66,9 +68,8 @@ def own_prefill(b: Builder, block: Block, tokens: int, past: int) -> None:
     b.round(b.local("add", "x", ("x", "out"), size=tokens * d), label="residual")
 
 
-CONFIG = DecoderConfig(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=6, vocab_size=31, max_position_embeddings=64, name="own",
+CONFIG = replace(
+    BIASED, tie_word_embeddings=False, qkv_bias=False, qk_norm=False, name="own",
     variant=Variant({decode.ffn: own_decode, prefill.ffn: own_prefill}),
 )  # fmt: skip
 
