@@ -42,7 +42,6 @@ def meshgemm(
     kv_heads: int = 1,
     accumulate: str = "fp32",
     label: str = "gemm",
-    order: Order = ring,
     reuse_a: bool = False,
 ) -> None:
     """Add the rounds of C = A B for aligned A and B (see `align`): P on P x P cores, each a product and both shifts.
@@ -51,7 +50,7 @@ def meshgemm(
     that weights stay in place between uses. With `reuse_a` A is copied back, too.
     """
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
-    compute_shift(b, a, w, b.local("gemm", c, (a, w), **params), label=label, order=order, reuse_a=reuse_a)
+    compute_shift(b, a, w, b.local("gemm", c, (a, w), **params), label=label, reuse_a=reuse_a)
 
 
 def compute_shift(

@@ -320,13 +320,12 @@ def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     # columns of padding must not count
     bias = np.zeros((m, tn * mesh.shape[1]), np.float32)
     bias[:, n:] = -np.inf
-    cut = "(y m) (x n)"
     return Recipe(
         builder.build(),
-        (("x", cut),),
-        ("out", cut, x),
+        (("x", _ROWS),),
+        ("out", _ROWS, x),
         lambda x, bias: (x * scale + bias).softmax(-1),
-        {"bias": (bias, cut)},
+        {"bias": (bias, _ROWS)},
     )
 
 

@@ -128,20 +128,18 @@ def all_reduce(
     trees take a whole buffer as well, `Slot(name, None)`, or several buffers together. Raises MeshError for another
     algorithm, for groups where the algorithm has its own, and for segments with "ring" or "star".
     """
-    if algorithm in ("ring", "star") and groups is not None:
-        raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
-    if algorithm in ("ring", "star") and segment is not None:
-        raise MeshError(f"all-reduce algorithm {algorithm!r} takes whole lines, no segments; use a tree")
-    if algorithm in ("ring", "star") and not isinstance(acc, str):
-        raise MeshError(f"all-reduce algorithm {algorithm!r} takes the first slot of a buffer; use a tree")
-    if algorithm == "ring":
-        assert isinstance(acc, str)
-        ring_all_reduce(b, acc, axis, op=op, label=label)
-        return
-    if algorithm == "star":
-        assert isinstance(acc, str)
-        root: int | Index = star(b, acc, axis, op=op, label=label)
-    else:
+    if algorithm not in ("ring", "star"):
         root = reduce(b, acc, axis, op=op, algorithm=algorithm, groups=groups, segment=segment, label=label)
+    else:
+        if groups is not None:
+            raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
+        if segment is not None:
+            raise MeshError(f"all-reduce algorithm {algorithm!r} takes whole lines, no segments; use a tree")
+        if not isinstance(acc, str):
+            raise MeshError(f"all-reduce algorithm {algorithm!r} takes the first slot of a buffer; use a tree")
+        if algorithm == "ring":
+            ring_all_reduce(b, acc, axis, op=op, label=label)
+            return
+        root = star(b, acc, axis, op=op, label=label)
     assert isinstance(root, int)
     broadcast(b, acc, axis, root, label=label, segment=segment)

@@ -141,10 +141,14 @@ def circle(size: int) -> Stream:
     return Stream(size, tuple(sends), ((),) * size, tuple((lane,) * size for lane in lanes))
 
 
-def stream(kind: str, size: int) -> Stream:
-    """Return the stream of a kind (see the module's table); ScheduleError for another kind or size."""
+def _check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ScheduleError(f"stream {kind!r}: choose one of {', '.join(KINDS)}")
+
+
+def stream(kind: str, size: int) -> Stream:
+    """Return the stream of a kind (see the module's table); ScheduleError for another kind or size."""
+    _check_kind(kind)
     if type(size) is not int or size < 1:
         raise ScheduleError(f"stream of {size!r} positions: give a whole number of at least 1")
     return relay(size) if kind == "relay" else circle(size)
@@ -156,8 +160,7 @@ def stream(kind: str, size: int) -> Stream:
 def path(kind: str, rows: int, cols: int) -> Group:
     """Return the die (row, column) of every position in a rectangle of dies; MeshError if the kind has no path."""
     size = rows * cols
-    if kind not in KINDS:
-        raise ScheduleError(f"stream {kind!r}: choose one of {', '.join(KINDS)}")
+    _check_kind(kind)
     if kind == "relay":
         return _snake(rows, cols)
     if kind == "cycle" and size > 2:

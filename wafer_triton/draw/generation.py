@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
 
+PLAIN = (
+    "text", "tokens", "prompt_tokens", "interrupted", "tokens_per_second", "load_seconds", "prefill_seconds",
+    "decode_seconds", "predicted", "cap", "passes",
+)  # fmt: skip  # fields that are plain values
 COUNTS = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes")  # of an account
 
 
@@ -63,17 +67,7 @@ class Generation:
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
         return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "interrupted": self.interrupted,
-            "tokens_per_second": self.tokens_per_second,
-            "load_seconds": self.load_seconds,
-            "prefill_seconds": self.prefill_seconds,
-            "decode_seconds": self.decode_seconds,
-            "predicted": self.predicted,
-            "cap": self.cap,
-            "passes": self.passes,
+            **{name: getattr(self, name) for name in PLAIN},
             "device": self.mesh.device.name,
             **_own_numbers(self.mesh.device),
             "mesh": str(self.mesh),
