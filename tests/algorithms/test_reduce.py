@@ -104,10 +104,14 @@ def test_groups_must_fit_their_level():
 # --- values ---
 
 
-def run(b: Builder, tiles: torch.Tensor, exchange: str) -> torch.Tensor:
-    program = TorchExecutor(exchange=exchange, poison=True).bind(b.build(), {"acc": tiles})
+def run_line(b: Builder, exchange: str, **tiles: torch.Tensor) -> dict[str, torch.Tensor]:
+    program = TorchExecutor(exchange=exchange, poison=True).bind(b.build(), tiles)
     program.run()
-    return program.read("acc")
+    return {name: program.read(name) for name in tiles}
+
+
+def run(b: Builder, tiles: torch.Tensor, exchange: str) -> torch.Tensor:
+    return run_line(b, exchange, acc=tiles)["acc"]
 
 
 @executors
@@ -216,12 +220,6 @@ def test_roots_are_one_whole_number_for_each_line(roots):
 # --- segments of a line, several buffers together ---
 
 
-def run_line(b: Builder, exchange: str, **tiles: torch.Tensor) -> dict[str, torch.Tensor]:
-    program = TorchExecutor(exchange=exchange, poison=True).bind(b.build(), tiles)
-    program.run()
-    return {name: program.read(name) for name in tiles}
-
-
 @executors
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize(("size", "segment"), [(12, 4), (13, 4), (7, 1), (5, 5), (9, 5), (40, 13)])
@@ -235,7 +233,7 @@ def test_segments_are_summed_by_themselves(size, segment, axis, exchange):
     wanted = along.clone()
     for first in range(0, size - segment + 1, segment):
         wanted[:, first : first + segment] = along[:, first : first + segment].sum(1, keepdim=True)
-    got = run_line(b, exchange, acc=tiles)["acc"]
+    got = run(b, tiles, exchange)
     assert torch.equal(got if axis == "x" else got.transpose(0, 1), wanted)
 
 

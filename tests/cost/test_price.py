@@ -435,16 +435,16 @@ def test_multiply_adds_of_an_operation_without_a_product_take_time(monkeypatch: 
     assert cycles(True) == (0, 340 / 2)
 
 
-def copied_beside(*products: str, words: int = 1, far: int = 99) -> Cost:
-    """Return the price of products on 1 x 100 cores, after each of which what it computed is copied `far`."""
+def copied_beside(*products: str) -> Cost:
+    """Return the price of products on 1 x 100 cores, after each of which what it computed is copied to the far end."""
     b = Builder(Mesh(1, 100, ROOMY), "copies")
     for name in ("shift", "shift.next", "mail", *"abpwx"):
-        b.buffer(name, (words if name in ("mail", *"abx") else 1,), "fp32", "state")
-    b.round(b.exchange("x", "x", "mail", [0], [far]))
+        b.buffer(name, (1,), "fp32", "state")
+    b.round(b.exchange("x", "x", "mail", [0], [99]))
     for name in products:
         shift = b.exchange("x", "shift", "shift.next", [0], [1])
         b.round(shift, b.local("gemm", name, ("p", "w"), m=1, k=1, n=1))
-        b.round(b.exchange("x", name, "mail", [0], [far]))
+        b.round(b.exchange("x", name, "mail", [0], [99]))
     return price(b.build())
 
 

@@ -35,16 +35,16 @@ def regions(shape: DecoderShape, cores: int, sram_bytes: int, context: int = 8) 
     return decode_regions(layers.decode_block(shape, mesh, context, constants(mesh.device)))
 
 
-def bytes_of(shape: DecoderShape, context: int = 8) -> tuple[list[int], int, list[int]]:
+def bytes_of_shape() -> tuple[list[int], int, list[int]]:
     """Return a core's resident bytes of a layer, its largest workspace, and resident bytes of embedding and head."""
-    block = layers.decode_block(shape, Mesh(8, 8, WSE2), context, constants(WSE2))
-    blocks, ends = ([decode_need(block, kind) for kind in kinds] for kinds in (shape.layers_of, ("embedding", "head")))
+    block = layers.decode_block(SHAPE, Mesh(8, 8, WSE2), 8, constants(WSE2))
+    blocks, ends = ([decode_need(block, kind) for kind in kinds] for kinds in (SHAPE.layers_of, ("embedding", "head")))
     workspace = max(sum(need.workspace.values()) for need in (*blocks, *ends))
     return [sum(need.resident.values()) for need in blocks], workspace, [sum(need.resident.values()) for need in ends]
 
 
 def test_regions_hold_layers_embedding_and_head():
-    blocks, workspace, (embedding, head) = bytes_of(SHAPE)
+    blocks, workspace, (embedding, head) = bytes_of_shape()
     whole = 6 * sum(blocks) + workspace + embedding + head
     assert len(regions(SHAPE, 64 * 8, whole)) == 1
     assert len(regions(SHAPE, 64 * 8, whole - 1)) == 2
@@ -57,14 +57,14 @@ def test_regions_hold_layers_embedding_and_head():
 
 
 def test_a_cache_counts():
-    blocks, workspace, (embedding, head) = bytes_of(SHAPE)
+    blocks, workspace, (embedding, head) = bytes_of_shape()
     whole = 6 * sum(blocks) + workspace + embedding + head
     assert len(regions(SHAPE, 64 * 8, whole, context=8)) == 1
     assert len(regions(SHAPE, 64 * 8, whole, context=64)) == 2
 
 
 def test_a_full_device_says_how_much_found_room():
-    blocks, workspace, (embedding, head) = bytes_of(SHAPE)
+    blocks, workspace, (embedding, head) = bytes_of_shape()
     sram_bytes = sum(blocks) + workspace + max(embedding, head)
     with pytest.raises(MeshError) as caught:
         regions(SHAPE, 64 * 2, sram_bytes)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from schedules import squares
 from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.routes import Lines, excess, routes
@@ -13,12 +14,6 @@ from wafer_triton.device.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
 from walk import check, differences
-
-
-def gemm(mesh: Mesh, algorithm: str = "mesh", transposed: str = "") -> Schedule:
-    side = mesh.square().shape[0]
-    options = (("algorithm", algorithm), ("transposed", transposed))
-    return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
 
 
 def gemv(side: int, algorithm: str = "ktree", axis: str = "y", groups: tuple[int, ...] | None = None) -> Schedule:
@@ -80,13 +75,13 @@ def test_moves_inside_a_folded_core_need_no_route():
 
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon"])
 def test_compute_shift_needs_the_same_routes_at_every_size(algorithm):
-    assert {routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)} == {12}
+    assert {routes(squares(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)} == {12}
 
 
 @pytest.mark.parametrize("algorithm", ["summa", "allgather"])
 def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
     # on each axis a core meets a multicast of every core, of which its own goes both ways by one route
-    assert [routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)] == [
+    assert [routes(squares(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)] == [
         2 * side for side in (4, 8, 16, 32, 64, 128)
     ]
 
@@ -96,7 +91,7 @@ def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
 )
 def test_a_mesh_needs_no_more_colours_than_its_fullest_router(mesh, algorithm, transposed, fullest):
     """Lines alone took 26 and 12: where colours along x were many, those along y were few."""
-    schedule = gemm(mesh, algorithm, transposed)
+    schedule = squares(mesh, algorithm, transposed)
     assert routes(schedule).colours == routes(schedule).maximum == fullest
     assert not price(schedule).relayed and differences(schedule) == []
 
@@ -125,7 +120,7 @@ def test_star_needs_a_route_for_every_core_and_a_chain_three():
 
 @pytest.mark.slow
 def test_a_wafer_sized_mesh_is_coloured():
-    assert routes(gemm(Mesh(720, 720))).colours == 12
+    assert routes(squares(Mesh(720, 720))).colours == 12
     assert routes(gemv(720, groups=(24,))).colours == 5
 
 
@@ -148,9 +143,9 @@ def on(example: Schedule, most: int | None) -> Schedule:
 
 def test_within_the_limit_nothing_is_found():
     for most in (12, None):
-        assert excess(on(gemm(Mesh(4, 4)), most)) is None
+        assert excess(on(squares(Mesh(4, 4)), most)) is None
 
 
 def test_one_route_too_many_is_named_with_core_count_and_limit():
-    found = excess(on(gemm(Mesh(5, 5)), 11))
+    found = excess(on(squares(Mesh(5, 5)), 11))
     assert found.core == (2, 2) and "core (2, 2) needs 12 routes" in found.message and "mine has 11" in found.message

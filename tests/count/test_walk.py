@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from pairs import in_turn
-from schedules import LAYERS, MOVES, SUMS, Make, build
+from schedules import LAYERS, MOVES, SUMS, Make, build, squares
 from steps_at_random import exchanges
 from wafer_triton import price
 from wafer_triton.algorithms import collectives
-from wafer_triton.algorithms.product import recipe
 from wafer_triton.algorithms.stream import groups, stream
 from wafer_triton.algorithms.stream_rounds import gather
 from wafer_triton.count.account import account, link_loads
@@ -59,12 +58,6 @@ def test_counts_of_random_exchanges_equal_a_walk_of_every_message():
     check({f"seed {seed}": exchanges(seed, meshes[seed % 4]) for seed in range(30)})
 
 
-def gemm(mesh: Mesh, algorithm: str, transposed: str = "") -> Schedule:
-    side = mesh.square().shape[0]
-    options = (("algorithm", algorithm), ("transposed", transposed))
-    return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
-
-
 def test_a_line_in_fewer_rounds_may_have_the_longer_path():
     schedule = relay(Mesh(3, 3), "fp32", "fp32")
     stream = RoundRun(tuple(round_ for round_ in schedule.rounds if round_.exchanges))
@@ -78,7 +71,7 @@ def test_a_line_in_fewer_rounds_may_have_the_longer_path():
     ids=str,
 )  # fmt: skip
 def test_logical_cores_of_one_physical_core_have_circuits_of_their_own(mesh, transposed, most):
-    schedule = gemm(mesh, "mesh", transposed)
+    schedule = squares(mesh, "mesh", transposed)
     assert colours(schedule) == routes(schedule).colours == most
 
 
@@ -192,7 +185,7 @@ def test_a_multicast_is_one_message_however_it_is_spelled(spelling):
 
 
 def test_no_count_makes_the_rounds_of_loops():
-    schedule = gemm(Mesh(24, 36), "mesh", "b")
+    schedule = squares(Mesh(24, 36), "mesh", "b")
     total = sum(int(load.sum()) for load in link_loads(schedule).values())
     assert account(schedule).link_bytes == total and colours(schedule) > 0
     assert "flat" not in vars(schedule.rounds)

@@ -11,24 +11,17 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from schedules import LAYERS, build
+from schedules import LAYERS, build, squares
 from wafer_triton import draw
-from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import link_loads
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.figure import COLUMN, DOTS, REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
-from wafer_triton.schedule.schedule import Schedule
-
-
-def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:
-    return recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), (("algorithm", algorithm),)).schedule
-
 
 SCHEDULES = {
-    "square": gemm(Mesh(4, 4)),
-    "one-core": gemm(Mesh(1, 1)),
+    "square": squares(Mesh(4, 4)),
+    "one-core": squares(Mesh(1, 1), tile=12),
     "decode": build(LAYERS["decode-project-head-groups"], "4x4", "fp16"),
 }
 ROWS = [{"mesh": 8, "cycles": 20.0, "hops": 3}, {"mesh": 16, "cycles": 15.0, "hops": 9}]

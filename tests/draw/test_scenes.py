@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from schedules import LAYERS, MOVES, SUMS, build, given
+from schedules import LAYERS, MOVES, SUMS, build, given, squares
 from wafer_triton import draw, executor
-from wafer_triton.algorithms.product import recipe
 from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
@@ -31,10 +30,6 @@ KINDS = {
     "decode": build(LAYERS["decode-project-head-groups"], "4x4", "fp16"),
     "one-core": build(SUMS["gemm-mesh"], "1x1", "fp16"),
 }
-
-
-def gemm(side, algorithm="mesh"):
-    return recipe("gemm", Mesh(side, side), "fp16", ((side, side), (side, side)), (("algorithm", algorithm),)).schedule
 
 
 def shown(page):
@@ -63,7 +58,7 @@ def test_a_scene_equals_account_price_and_sram(schedule):
 
 
 def test_a_large_mesh_is_shown_in_blocks():
-    schedule = gemm(2 * SIDE + 2)
+    schedule = squares(Mesh(2 * SIDE + 2, 2 * SIDE + 2))
     scene, loads = draw.scene(schedule), link_loads(schedule)
     assert not scene["detailed"] and "moves" not in scene and scene["block"] == 3
     side = -(-schedule.mesh.rows // 3)
@@ -133,4 +128,4 @@ def test_too_many_values_are_refused():
     with pytest.raises(
         DrawError, match=r"values of 64 x 64 cores over 98 rounds are [\d,]+ tiles, more than the 300,000"
     ):
-        summaries(executor("torch").bind(gemm(64), {name: torch.zeros(64, 64, 1, 1) for name in "ab"}))
+        summaries(executor("torch").bind(squares(Mesh(64, 64)), {name: torch.zeros(64, 64, 1, 1) for name in "ab"}))

@@ -4,19 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from schedules import MOVES, SUMS, build
+from schedules import MOVES, SUMS, build, squares
 from wafer_triton import draw
-from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
 from wafer_triton.draw.tiles import after, moving, rounds
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import DrawError
 
 KINDS = {"gemm-mesh": SUMS["gemm-mesh"], "gemm-cannon": SUMS["gemm-cannon"], "gemm-summa": SUMS["gemm-summa"]}
-
-
-def gemm(side):
-    return recipe("gemm", Mesh(side, side), "fp32", ((side, side), (side, side)), ()).schedule
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
@@ -36,7 +31,7 @@ def test_tiles_lie_where_their_values_do(make):
 
 
 def test_meshgemm_moves_a_along_x_and_b_along_y():
-    schedule = gemm(4)
+    schedule = squares(Mesh(4, 4))
     assert moving(schedule) == {"a": "x", "b": "y"}
     start, end = after(schedule, -1), after(schedule, len(schedule.rounds) - 1)
     assert start["a"].ravel().tolist() == list(range(16)) and (start["c"] == -1).all()
@@ -50,14 +45,14 @@ def test_a_copied_tile_is_followed_from_its_source():
 
 
 def test_a_mesh_as_text():
-    head, *lines = draw.inspect(gemm(3), round=0, buffer="b").splitlines()
+    head, *lines = draw.inspect(squares(Mesh(3, 3)), round=0, buffer="b").splitlines()
     assert "tiles that began in b, after round 0 (align a and b)" in head
     assert lines == [
         "0.0 1.1 2.2",
         "1.0 2.1 0.2",
         "2.0 0.1 1.2",
     ]
-    assert draw.inspect(gemm(3), buffer="c").splitlines()[1].split() == ["-", "-", "-"]
+    assert draw.inspect(squares(Mesh(3, 3)), buffer="c").splitlines()[1].split() == ["-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +61,9 @@ def test_a_mesh_as_text():
 )
 def test_a_missing_round_or_core_is_refused(more, message):
     with pytest.raises(DrawError, match=message):
-        draw.inspect(gemm(3), **more)
+        draw.inspect(squares(Mesh(3, 3)), **more)
 
 
 def test_a_large_mesh_is_not_printed():
     with pytest.raises(DrawError, match="33 x 33 cores are too many to print; at most 32 a side"):
-        draw.inspect(gemm(33))
+        draw.inspect(squares(Mesh(33, 33)))

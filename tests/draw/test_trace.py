@@ -2,6 +2,7 @@
 
 import pytest
 
+from schedules import squares
 from wafer_triton import draw
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.account import account, per_round
@@ -10,10 +11,6 @@ from wafer_triton.draw.trace import held
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.schedule import Schedule
-
-
-def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:
-    return recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), (("algorithm", algorithm),)).schedule
 
 
 def work_alone() -> Schedule:
@@ -25,10 +22,10 @@ def work_alone() -> Schedule:
 
 
 SCHEDULES = {
-    "square": gemm(Mesh(4, 4)),
-    "folded": gemm(Mesh(2, 3)),
-    "one-core": gemm(Mesh(1, 1)),
-    "summa": gemm(Mesh(3, 3), "summa"),
+    "square": squares(Mesh(4, 4), tile=3),
+    "folded": squares(Mesh(2, 3)),
+    "one-core": squares(Mesh(1, 1)),
+    "summa": squares(Mesh(3, 3), "summa"),
     "gemv": recipe("gemv", Mesh(5, 4), "fp32", ((1, 12), (12, 12)), ()).schedule,
     "work-alone": work_alone(),
 }

@@ -7,7 +7,7 @@ from numbers import Real
 
 import pytest
 
-from schedules import LAYERS, build
+from schedules import LAYERS, build, squares
 from wafer_triton import draw
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.cost.price import intervals, price
@@ -18,10 +18,7 @@ from wafer_triton.draw.trace_file import MEANING
 from wafer_triton.errors import DrawError, ShapeError
 
 SCHEDULES = {
-    **{
-        algorithm: recipe("gemm", Mesh(4, 4), "fp16", ((16, 16), (16, 16)), (("algorithm", algorithm),)).schedule
-        for algorithm in ("mesh", "summa")
-    },
+    **{algorithm: squares(Mesh(4, 4), algorithm) for algorithm in ("mesh", "summa")},
     "gemv": recipe("gemv", Mesh(5, 4), "fp32", ((1, 12), (12, 12)), ()).schedule,
     "prefill": build(LAYERS["prefill-attention"], "3x3", "fp16"),
 }

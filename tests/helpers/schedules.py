@@ -43,6 +43,13 @@ def whole(name: str, mesh: Mesh, dtype: str, *shapes: tuple[int, ...], kept: str
     })  # fmt: skip
 
 
+def squares(mesh: Mesh, algorithm: str = "mesh", transposed: str = "", tile: int = 1) -> Schedule:
+    """Return the product of square matrices in fp16, of which each core has `tile` x `tile` elements."""
+    side = tile * mesh.square().shape[0]
+    options = (("algorithm", algorithm), ("transposed", transposed))
+    return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
+
+
 def product(algorithm: str, transposed: str = "") -> Make:
     """C = A B, A B^T or A^T B, by a GEMM algorithm, rounded."""
 
