@@ -9,7 +9,7 @@ import torch
 from triton.runtime import interpreter
 
 from pairs import pairs
-from schedules import given
+from schedules import given, results
 from wafer_triton.algorithms.gemm import meshgemm_t
 from wafer_triton.algorithms.gemv import meshgemv
 from wafer_triton.algorithms.reduce import all_reduce, reduce
@@ -81,11 +81,7 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
 
 
 def bits(made: Schedule, tiles: dict[str, torch.Tensor], executor: Executor) -> list[torch.Tensor]:
-    """Return the bits of all buffers that live to the end of a run."""
-    program = executor.bind(made, tiles)
-    program.run()
-    kept = [name for name, buffer in made.buffers.items() if buffer.kept]
-    return [program.read(name).cpu().contiguous().view(torch.uint8) for name in kept]
+    return [*results(executor.bind(made, tiles)).values()]
 
 
 def launches(made: Schedule, tiles: dict[str, torch.Tensor] | None = None, before=lambda: None) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pairs import pairs
-from schedules import LAYERS, MOVES, SUMS, agree, build, given
+from schedules import LAYERS, MOVES, SUMS, agree, build, given, results
 from wafer_triton.algorithms.align import align_both
 from wafer_triton.algorithms.gemm import meshgemm
 from wafer_triton.algorithms.product import recipe
@@ -62,13 +62,9 @@ def test_rounds_one_by_one_give_the_same_bits(name, on, exchange):
     schedule = build({**SUMS, **MOVES}[name], "3x4" if name.startswith("gemv") else "3x3", "bf16")
     plain = one_by_one(schedule)
     assert {type(one) for one in segments(plain)} == {Segment} != {type(one) for one in segments(schedule)}
-    results, tensors = [], given(schedule)
-    for one in (schedule, plain):
-        program = on(exchange=exchange, poison=True).bind(one, tensors)
-        program.run()
-        kept = [name for name, buffer in one.buffers.items() if buffer.kept]
-        results.append({name: program.memory[name].view(torch.uint8) for name in kept})
-    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    tensors, executor = given(schedule), on(exchange=exchange, poison=True)
+    found, wanted = (results(executor.bind(one, tensors)) for one in (schedule, plain))
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from schedules import given
+from tiles import same_bits
 from wafer_triton.algorithms.gemm import meshgemm
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device.mesh import Mesh
@@ -18,20 +20,11 @@ from wafer_triton.schedule.schedule import Schedule
 
 def ran(schedule: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:
     """Return a program of random operands after `runs` runs; memory without a writer is NaN."""
-    generator = torch.Generator().manual_seed(4)
-    tiles = {
-        buffer.name: torch.randn(*schedule.mesh.shape, *buffer.tile, generator=generator)
-        for buffer in schedule.buffers.values()
-        if buffer.given
-    }
-    program = TorchExecutor(exchange=exchange, poison=True).bind(schedule, tiles)
+    torch.manual_seed(4)
+    program = TorchExecutor(exchange=exchange, poison=True).bind(schedule, given(schedule))
     for _ in range(runs):
         program.run()
     return program
-
-
-def bits(program: Program) -> dict[str, torch.Tensor]:
-    return {name: tensor.view(torch.uint8) for name, tensor in program.memory.items()}
 
 
 @pytest.fixture
@@ -55,7 +48,7 @@ def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, lines):
     if dtype == "fp32" and lines and side % 2 == 0:
         assert len(elided.calls) == 3 + side, "A, B and the sums are copied once, and each round is a product"
     (result,) = (name for name, buffer in schedule.buffers.items() if buffer.role == "output")
-    assert torch.equal(bits(explicit)[result], bits(elided)[result])
+    assert same_bits(explicit.memory[result], elided.memory[result])
     assert not explicit.read(result).isnan().any()
 
 
@@ -65,7 +58,7 @@ def test_a_gather_of_a_serves_several_rounds(rounds, gathers, monkeypatch):
     monkeypatch.setattr(executor, "GATHERED_ELEMENTS", rounds * 20 * 36)
     explicit, elided = (ran(schedule, exchange, 1) for exchange in EXCHANGES)
     assert len(elided.calls) == gathers + 2 + 4
-    assert torch.equal(bits(explicit)["out"], bits(elided)["out"])
+    assert same_bits(explicit.memory["out"], elided.memory["out"])
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

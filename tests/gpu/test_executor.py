@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tiles import same_bits
 from wafer_triton import mesh_gemm, mesh_gemm_t, recording
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.device import PRESETS
@@ -76,14 +77,6 @@ def operands(size, device):
     return make
 
 
-def bits(one: torch.Tensor) -> torch.Tensor:
-    return one.contiguous().view(torch.uint8)
-
-
-def same(one: torch.Tensor, two: torch.Tensor) -> bool:
-    return torch.equal(bits(one), bits(two))
-
-
 # --- values ---
 
 
@@ -141,7 +134,7 @@ def test_the_torch_executor_on_the_device_agrees(device, made, operands):
 def test_explicit_and_elided_are_the_same_bits(case, dtype, made, operands):
     given, what = operands(case, dtype), made(case, dtype)
     explicit, elided = (run(what, given, TritonExecutor(exchange=how)).gather() for how in ("explicit", "elided"))
-    assert same(explicit, elided)
+    assert same_bits(explicit, elided)
 
 
 @dtypes
@@ -149,7 +142,7 @@ def test_explicit_and_elided_are_the_same_bits(case, dtype, made, operands):
 def test_every_kind_of_launch_is_the_same_bits(case, dtype, made, operands):
     given, what = operands(case, dtype), made(case, dtype)
     plain = run(what, given, TritonExecutor()).gather()
-    assert same(plain, run(what, given, launch_a_round()).gather())
+    assert same_bits(plain, run(what, given, launch_a_round()).gather())
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.gpu_alone)])
@@ -159,7 +152,7 @@ def test_order_of_cores_and_poison_change_nothing(case, exchange, seed, made, op
     given, what = operands(case, "bf16"), made(case, "bf16")
     plain = run(what, given, TritonExecutor(exchange=exchange)).gather()
     shuffled = run(what, given, TritonExecutor(exchange=exchange, shuffle=seed, poison=True)).gather()
-    assert same(plain, shuffled) and plain.isfinite().all()
+    assert same_bits(plain, shuffled) and plain.isfinite().all()
 
 
 @exchanges
@@ -173,7 +166,7 @@ def test_runs_again_and_again(case, exchange, made, operands, size):
         program.run()
         found = program.read("out")
         first = found if first is None else first
-        assert same(found, first)
+        assert same_bits(found, first)
 
 
 @exchanges
@@ -187,7 +180,7 @@ def test_a_captured_program_is_its_run(case, exchange, made, operands):
         replay()
         again = bound(what, one, TritonExecutor(exchange=exchange))
         again.run()
-        assert same(program.read("out"), again.read("out"))
+        assert same_bits(program.read("out"), again.read("out"))
 
 
 def launch_a_round():
@@ -267,6 +260,6 @@ def test_gradients_and_their_recording_where_torch_runs_backward_on_a_thread_of_
         with recording() as backward:
             found.append(torch.autograd.grad(loss, (a, b)))
         assert backward.macs == 2 * forward.macs > 0
-    assert all(torch.equal(bits(one), bits(other)) for one, other in zip(*found, strict=True))
+    assert all(map(same_bits, *found))
     for got, exact in zip(found[0], wanted, strict=True):
         torch.testing.assert_close(got, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))

@@ -87,13 +87,6 @@ def given(schedule: Any) -> dict[str, torch.Tensor]:
     return schedules.given(schedule)
 
 
-def results(program: Any) -> dict[str, torch.Tensor]:
-    """Run a program and return the buffers that live to the end, as bits."""
-    program.run()
-    kept = [buffer.name for buffer in program.schedule.buffers.values() if buffer.kept]
-    return {name: program.read(name).view(torch.uint8) for name in kept}
-
-
 def wrong(
     rank: int, mesh: str, shards: tuple[int, int] | None, names: list[str], dtype: str,
     executor: type[TorchExecutor | TritonExecutor] = TorchExecutor,
@@ -106,8 +99,8 @@ def wrong(
         for name in names:
             schedule = schedules.build(KNOWN[name], mesh, dtype)
             tiles = given(schedule)
-            got = results(ranks.bind(schedule, tiles))
-            want = results(one.bind(schedule, tiles)) if rank == 0 else got  # which once is enough
+            got = schedules.results(ranks.bind(schedule, tiles))
+            want = schedules.results(one.bind(schedule, tiles)) if rank == 0 else got  # which once is enough
             if not all(torch.equal(got[buffer], want[buffer]) for buffer in want):
                 failed.append(f"{exchange} {name}")
     return failed

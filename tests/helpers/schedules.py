@@ -280,6 +280,13 @@ def given(schedule: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
     }
 
 
+def results(program: Program) -> dict[str, Tensor]:
+    """Run a program and return the buffers that live to the end, as bits."""
+    program.run()
+    kept = [name for name, buffer in program.schedule.buffers.items() if buffer.kept]
+    return {name: program.read(name).cpu().contiguous().view(torch.uint8) for name in kept}
+
+
 def agree(schedule: Schedule, tiles: dict[str, Tensor], *executors: Executor, runs: int = 1) -> list[Program]:
     """Compare all buffers that live to the end, after each run on the tiles, with those of the reference, as NaN is."""
     machine, programs = Reference(schedule, tiles), [executor.bind(schedule, tiles) for executor in executors]

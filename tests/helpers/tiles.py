@@ -48,4 +48,4 @@ def tiles(operand: Operand, numel: int, cores: int = CORES) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return torch.equal(*(one.contiguous().view(torch.uint8) for one in (a, b)))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
+from schedules import given
 from tiles import same_bits
 from wafer_triton.algorithms.gemm import compute_shift
 from wafer_triton.algorithms.product import recipe
@@ -88,9 +89,8 @@ def ran(schedule: Schedule, windows: bool = True) -> Program:
     on = TritonExecutor(poison=True, shuffle=3)
     if not windows:
         on._windows = lambda *_: None
-    given = [buffer for buffer in schedule.buffers.values() if buffer.given]
     torch.manual_seed(1)
-    program = on.bind(schedule, {one.name: torch.randn(*schedule.mesh.shape, *one.tile) for one in given})
+    program = on.bind(schedule, given(schedule))
     for _ in range(2):
         program.execute()
     return program

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tiles import same_bits
 from tiny import drawn
 from wafer_triton import ExpertRegions
 from wafer_triton.device.mesh import as_mesh
@@ -29,10 +30,6 @@ MIXTURE = replace(
 TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()
-
-
 def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, config=CONFIG, **options) -> torch.Tensor:
     weights = {name: weight.to(DTYPES[dtype]) for name, weight in drawn(config).items()}
     model = WaferForCausalLM.from_weights(
@@ -53,7 +50,7 @@ def test_head_groups_agree_with_torch():
     got = logits(TritonExecutor(), "2", head_groups=2)
     assert_close(got, want.double(), "fp32", want * (1 + 1e-5))
     elided = logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", head_groups=2)
-    assert bits(elided) == bits(got)
+    assert same_bits(elided, got)
 
 
 def test_a_mixture_of_experts_agrees_with_torch():
@@ -63,7 +60,7 @@ def test_a_mixture_of_experts_agrees_with_torch():
     regions = {"experts": ExpertRegions(2, 1), "config": MIXTURE, "prompt": 6}
     here = logits(TritonExecutor(shuffle=6, poison=True), "2", **regions)
     assert_close(here, logits(TorchExecutor(), "2", **regions).double(), "fp32", want * (1 + 1e-5))
-    assert bits(logits(TritonExecutor(exchange="elided"), "2", **regions)) == bits(here)
+    assert same_bits(logits(TritonExecutor(exchange="elided"), "2", **regions), here)
 
 
 def test_the_decoder_runs_on_compute_shift_and_trees(launches):
