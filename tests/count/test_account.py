@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from schedules import moved
 from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.account import Account, account, link_loads, per_round
@@ -21,10 +22,7 @@ def schedule(mesh: Mesh, *moves, work: int = 0) -> Schedule:
     """Build a round of 12-byte moves a -> b, (axis, send, recv[, lines]) each, and `work` multiply-adds."""
     b = Builder(mesh, "counted")
     b.buffer("a", (3,), "fp32", "input")
-    steps = []
-    for number, (axis, *rest) in enumerate(moves):
-        b.like(f"b{number}", "a")
-        steps.append(b.exchange(axis, "a", f"b{number}", *rest))
+    steps = [*moved(b, *moves)]
     if work:
         b.buffer("c", (work,), "fp32")
         b.buffer("d", (work,), "fp32")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from schedules import squares
+from schedules import moved, squares
 from wafer_triton import price
 from wafer_triton.algorithms.product import recipe
 from wafer_triton.count.routes import Lines, excess, routes
@@ -26,11 +26,7 @@ def moves(mesh: Mesh, *rounds) -> Schedule:
     b = Builder(mesh, "moves")
     b.buffer("a", (1,), "fp32", "input")
     for steps in rounds:
-        exchanges = []
-        for number, (axis, *rest) in enumerate(steps):
-            b.like(f"b{number}", "a")
-            exchanges.append(b.exchange(axis, "a", f"b{number}", *rest))
-        b.round(*exchanges)
+        b.round(*moved(b, *steps))
     return b.build()
 
 

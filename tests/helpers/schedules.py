@@ -17,6 +17,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Exchange
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
@@ -48,6 +49,11 @@ def squares(mesh: Mesh, algorithm: str = "mesh", transposed: str = "", tile: int
     side = tile * mesh.square().shape[0]
     options = (("algorithm", algorithm), ("transposed", transposed))
     return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
+
+
+def moved(b: Builder, *moves: tuple) -> list[Exchange]:
+    """Return exchanges from "a", (axis, send, recv[, lines]) each, to "b0", "b1" and so on."""
+    return [b.exchange(axis, "a", b.like(f"b{n}", "a"), *rest) for n, (axis, *rest) in enumerate(moves)]
 
 
 def product(algorithm: str, transposed: str = "") -> Make:
