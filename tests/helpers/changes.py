@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -113,10 +114,6 @@ def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[E
     return (moving(exchange, send=send, recv=recv, lines=np.delete(lines, gone)),) if len(lines) > 1 else ()
 
 
-def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-    return ()
-
-
 def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...]]:
     """Choose another sender or receiver, on one mesh row or column or on all; now and then off the mesh."""
 
@@ -186,16 +183,7 @@ def other_buffer(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
 # --- changes of local operations ---
 
 
-def of_a_local(change: Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]) -> Change:
-    return of_a_step("locals", change)
-
-
-def drop_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
-    return ()
-
-
-def duplicate_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
-    return (op, op)
+of_a_local = partial(of_a_step, "locals")
 
 
 def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
@@ -228,51 +216,39 @@ def flip_add(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]
     return (replace(op, params={**op.params, "add": not op.params.get("add", False)}),)
 
 
-PARAMETERS = ("scale", "width", "eps", "limit")
+Setting = Callable[[dict, list[str], Generator], dict[str, object]]
 
 
-def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """Choose another scale, width, eps or limit."""
-    names = [name for name in PARAMETERS if name in op.params]
-    if not names:
-        return None
+def change_setting(names: Sequence[str], new: Setting) -> Change:
+    """Choose another value of one of the parameters that an operation has of `names`."""
+
+    def change(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+        given = [name for name in names if name in op.params]
+        return (replace(op, params={**op.params, **new(op.params, given, rng)}),) if given else None
+
+    return of_a_local(change)
+
+
+def other_number(params: dict, names: list[str], rng: Generator) -> dict[str, object]:
     name = names[pick(rng, names)]
-    return (replace(op, params={**op.params, name: op.params[name] * (2, 10, 0.5)[rng.integers(3)]}),)
+    return {name: params[name] * (2, 10, 0.5)[rng.integers(3)]}
 
 
-MIXTURE = ("capacity", "first", "held", "normalized", "shared", "experts", "per_token", "column", "regions",
-           "sources", "rows", "cols")  # fmt: skip
-
-
-def change_mixture(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """Choose another parameter of an operation of mixtures, or of an all-to-all's."""
-    names = [name for name in MIXTURE if name in op.params]
-    if not names:
-        return None
+def other_of_mixture(params: dict, names: list[str], rng: Generator) -> dict[str, object]:
     name = names[pick(rng, names)]
-    value = op.params[name]
-    if isinstance(value, bool):
-        new: object = not value
-    elif name == "first":
-        capacity = op.params.get("capacity", 1)
-        new = value + (1, -1, capacity, -capacity)[rng.integers(4)]
-    else:
-        new = value + (1, -1)[rng.integers(2)]
-    return (replace(op, params={**op.params, name: new}),)
+    if isinstance(params[name], bool):
+        return {name: not params[name]}
+    capacity = params.get("capacity", 1)
+    steps = (1, -1, capacity, -capacity)[: 4 if name == "first" else 2]
+    return {name: params[name] + steps[pick(rng, steps)]}
 
 
-SIZES = ("m", "k", "n", "size", "heads", "kv_heads", "groups", "kept", "d", "v")
-
-
-def change_size(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+def other_size(params: dict, names: list[str], rng: Generator) -> dict[str, object]:
     """Make a size one larger, one smaller, double, or another dimension's."""
-    names = [name for name in SIZES if name in op.params]
-    if not names:
-        return None
     name, other = names[pick(rng, names)], names[pick(rng, names)]
-    size = op.params[name]
-    sizes = [{name: size + 1}, {name: size - 1}, {name: 2 * size}, {name: op.params[other], other: size}]
-    return (replace(op, params={**op.params, **sizes[rng.integers(4)]}),)
+    size = params[name]
+    sizes = [{name: size + 1}, {name: size - 1}, {name: 2 * size}, {name: params[other], other: size}]
+    return sizes[rng.integers(4)]
 
 
 def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]:
@@ -296,6 +272,8 @@ def swap_operands(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local,
     return (replace(op, ins=op.ins[::-1]),) if len(op.ins) > 1 and len(sizes) == 1 else None
 
 
+MIXTURE = ("capacity", "first", "held", "normalized", "shared", "experts", "per_token", "column", "regions",
+           "sources", "rows", "cols")  # fmt: skip
 CHANGES: dict[str, Change] = {
     "drop a round": drop_round,
     "duplicate a round": duplicate_round,
@@ -304,7 +282,7 @@ CHANGES: dict[str, Change] = {
     "drop many rounds": drop_half,
     "drop a message": of_an_exchange(drop_message),
     "drop a line": of_an_exchange(drop_line),
-    "drop an exchange": of_an_exchange(drop_exchange),
+    "drop an exchange": of_an_exchange(lambda *_: ()),
     "another sender": of_an_exchange(change_end("send")),
     "another receiver": of_an_exchange(change_end("recv")),
     "send and receive exchanged": of_an_exchange(turn_around),
@@ -312,15 +290,17 @@ CHANGES: dict[str, Change] = {
     "another axis": of_an_exchange(flip_axis),
     "another slot sent": of_an_exchange(change_ends_slot(other_slot)),
     "another buffer sent": of_an_exchange(change_ends_slot(other_buffer)),
-    "drop an operation": of_a_local(drop_local),
-    "duplicate an operation": of_a_local(duplicate_local),
+    "drop an operation": of_a_local(lambda *_: ()),
+    "duplicate an operation": of_a_local(lambda op, *_: (op, op)),
     "other cores": of_a_local(change_where),
     "another axis of cores": of_a_local(flip_where),
     "another operation": of_a_local(change_op),
     "another add flag": of_a_local(flip_add),
-    "another parameter": of_a_local(change_parameter),
-    "another parameter of a mixture": of_a_local(change_mixture),
-    "another size": of_a_local(change_size),
+    "another parameter": change_setting(("scale", "width", "eps", "limit"), other_number),
+    "another parameter of a mixture": change_setting(MIXTURE, other_of_mixture),
+    "another size": change_setting(
+        ("m", "k", "n", "size", "heads", "kv_heads", "groups", "kept", "d", "v"), other_size
+    ),
     "another slot": of_a_local(change_operand(other_slot)),
     "another operand": of_a_local(change_operand(other_buffer)),
     "operands swapped": of_a_local(swap_operands),

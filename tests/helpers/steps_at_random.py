@@ -73,14 +73,10 @@ def add_step(b: Builder, rng: Generator, depth: int, fixed: str) -> None:
     else:
         kind, other, count = (("rows", "y", b.mesh.shape[0]), ("cols", "x", b.mesh.shape[1]))[rng.integers(2)]
         turns = other not in fixed and rng.random() < 0.6
-        with b.loop(int(rng.integers(1, 6)), **({kind: turning(count, rng)} if turns else {})):
+        times = int(rng.integers(1, 6))
+        with b.loop(times, **({kind: np.roll(np.arange(count), rng.integers(count))} if turns else {})):
             for _ in range(rng.integers(1, 4)):
                 add_step(b, rng, depth + 1, fixed + other * turns)
-
-
-def turning(count: int, rng: Generator) -> np.ndarray:
-    """Return an order of the lines, by which whole circles along them stay the same."""
-    return np.roll(np.arange(count), int(rng.integers(count)))
 
 
 def turn(mesh: Mesh, axis: str, rng: Generator) -> Moves:

@@ -170,23 +170,20 @@ class Walk:
 
     def kind(self, round_: Round) -> str:
         """Return the kind of a round, by the definition of `wafer_triton.count.runs`."""
-        ends, moves = (
-            defaultdict(set),
-            defaultdict(lambda: defaultdict(set)),
-        )  # by slots: cores; lines, with their moves
+        ends = defaultdict(lambda: (set(), set()))  # senders and receivers, by slots
+        moves = defaultdict(lambda: defaultdict(set))  # of each line, by slots
         for one in round_.exchanges:
+            slots = one.axis, one.src, one.dst
             for sender, receivers in self.sent(one):
-                ends[one.axis, one.src, one.dst].update(
-                    [("sends", sender), *(("receives", core) for core in receivers)]
-                )
+                ends[slots][0].add(sender)
+                ends[slots][1].update(receivers)
                 line, along = sender if one.axis == "x" else sender[::-1]
-                for core in receivers:
-                    moves[one.axis, one.src, one.dst][line].add((along, core[one.axis == "x"]))
+                moves[slots][line].update((along, core[one.axis == "x"]) for core in receivers)
         if not round_.exchanges:
             return "local"
         if not all(local.find(op.op).elementwise for op in round_.locals):
             return "product"
-        if any(("receives", core) in cores for cores in ends.values() for role, core in cores if role == "sends"):
+        if any(senders & receivers for senders, receivers in ends.values()):
             return "tiles"
         if self.combines(round_):
             return "stream"
@@ -240,10 +237,8 @@ class Walk:
             if kind not in ("stream", "circuit"):
                 continue
             for exchange in round_.exchanges:
-                for sender, _ in self.sent(exchange):
+                for sender, receivers in self.sent(exchange):
                     sent.update(self.cells(exchange.src, sender))
-            for exchange in round_.exchanges:
-                for _, receivers in self.sent(exchange):
                     came.update(*(self.cells(exchange.dst, core) for core in receivers))
             for op in round_.locals:
                 cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
@@ -252,9 +247,8 @@ class Walk:
                         *(self.cells(slot, core) for slot in local.find(op.op).sources(op.params, op.outs, op.ins))
                     )
                     outs = set().union(*(self.cells(slot, core) for slot in op.outs))
-                    computed = not reads.isdisjoint(came), not reads.isdisjoint(sent)
-                    for cells, has in ((came, computed[0]), (sent, computed[1])):
-                        (cells.update if has else cells.difference_update)(outs)
+                    for cells in (came, sent):
+                        (cells.difference_update if reads.isdisjoint(cells) else cells.update)(outs)
         return [RoundRun(tuple(rounds)) for rounds in found]
 
     def held(self) -> list[dict[str, int]]:
@@ -390,10 +384,8 @@ def _rounds_of(link: Link, schedule: Schedule, walk: Walk) -> str:
     """Return the first round whose load of a link differs by itself, else the first and the last that cross it."""
     crossing = list[int]()
     for number, round_ in enumerate(walk.rounds):
-        counted, walked = (
-            _counted_loads(replace(schedule, rounds=Rounds([round_])))[link],
-            walk.loads([round_]).bytes[link],
-        )
+        counted = _counted_loads(replace(schedule, rounds=Rounds([round_])))[link]
+        walked = walk.loads([round_]).bytes[link]
         if counted != walked:
             return f"{walk.round_name(number)}, alone counted {counted:,} B and walked {walked:,} B"
         crossing += [number] * (walked > 0)
