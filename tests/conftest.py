@@ -6,11 +6,13 @@ loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the c
 
 import gc
 import os
+import subprocess
 import sys
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,6 +165,27 @@ def seeded() -> None:
 def roomy() -> Device:
     """Return a WSE-2 with 64 MiB of SRAM per core, for tests that are about values."""
     return replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
+
+
+@pytest.fixture
+def registered(monkeypatch) -> None:
+    """Forget the operations that a test defines."""
+    from wafer_triton.local import registry
+
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+
+@pytest.fixture(scope="session")
+def compiling() -> Callable[..., str]:
+    """Run Python on some arguments and return what it prints: a process that interprets kernels cannot compile them."""
+
+    def run(*args: object, **more: str) -> str:
+        env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | more
+        child = subprocess.run([sys.executable, "-P", *map(str, args)], env=env, capture_output=True, text=True)
+        assert child.returncode == 0, child.stderr
+        return child.stdout
+
+    return run
 
 
 @pytest.fixture

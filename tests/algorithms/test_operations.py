@@ -62,9 +62,7 @@ def test_operations_are_typed(op, outs, ins, params, message):
     refused(b, b.local(op, outs, ins, **params), message=message)
 
 
-def test_an_operation_of_ones_own_is_typed_too(monkeypatch):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
-
+def test_an_operation_of_ones_own_is_typed_too(registered):
     @registry.local_op(tiles=lambda *, size: ((size,), (1,)), work=lambda *, size: (0, size))
     def fill_torch(out, value, *, size):
         out.copy_(value.expand_as(out))
@@ -76,11 +74,18 @@ def test_an_operation_of_ones_own_is_typed_too(monkeypatch):
     )
 
 
+ONES = {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")}
 FINE = {"tiles": lambda *, size: ((size,),) * 2, "work": lambda *, size: (0, size)}
 
 
-def test_a_definition_names_its_operands(monkeypatch):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+def one(op):
+    """Return a schedule of one operation, from a to c."""
+    b = builder()
+    b.round(b.local(op, "c", "a", size=4))
+    return b.build()
+
+
+def test_a_definition_names_its_operands(registered):
     for run in (lambda *tiles, size: None, lambda out, a, **params: None):
         with pytest.raises(ScheduleError, match="takes any number of arguments; name each operand and each parameter"):
             registry.local_op(**FINE)(run)
@@ -97,41 +102,30 @@ def test_a_definition_names_its_operands(monkeypatch):
     ],
     ids=["tiles", "work", "reads", "three", "negative"],
 )
-def test_functions_of_an_operation_are_checked(monkeypatch, part, message):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
-
+def test_functions_of_an_operation_are_checked(registered, part, message):
     @registry.local_op(**FINE | part)
     def fill(out, a, *, size):
         out.copy_(a)
 
-    b = builder()
-    b.round(b.local("fill", "c", "a", size=4))
     with pytest.raises(ScheduleError, match=message):
-        b.build()
+        one("fill")
 
 
-def test_an_operation_that_returns_its_result_is_refused(monkeypatch):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
-
+def test_an_operation_that_returns_its_result_is_refused(registered):
     @registry.local_op(**FINE)
     def twice(out, a, *, size):
         return 2 * a
 
-    b = builder()
-    b.round(b.local("twice", "c", "a", size=4))
-    program = executor("torch").bind(b.build(), {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")})
+    program = executor("torch").bind(one("twice"), ONES)
     with pytest.raises(ScheduleError, match=r"'twice' returns a Tensor and writes no output; write it into out, as"):
         program.run()
 
 
 @pytest.mark.parametrize("run", [lambda out, a, *, size: out.set_(a), lambda out, a, *, size: out.resize_(1)])
-def test_an_operation_keeps_the_memory_of_its_outputs(monkeypatch, run):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+def test_an_operation_keeps_the_memory_of_its_outputs(registered, run):
     run.__name__ = "moved"
     registry.local_op(**FINE)(run)
-    b = builder()
-    b.round(b.local("moved", "c", "a", size=4))
-    program = executor("torch").bind(b.build(), {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")})
+    program = executor("torch").bind(one("moved"), ONES)
     with pytest.raises(ScheduleError, match="'moved' resizes or replaces an output; write into it by copy_"):
         program.run()
 
@@ -162,31 +156,25 @@ def writes_an_array(out, a, *, size):
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("run", [writes_all, writes_a_part, writes_by_out, writes_data, writes_an_array])
-def test_an_operation_of_ones_own_writes_outputs_alone(monkeypatch, run, inference):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
-    registry.local_op(tiles=lambda *, size: ((size,),) * 2, work=lambda *, size: (0, size))(run)
-    b = builder()
-    b.round(b.local(run.__name__, "c", "a", size=4))
-    given = {name: torch.ones(2, 3, 4) for name in ("a", "b", "c")}
+def test_an_operation_of_ones_own_writes_outputs_alone(registered, run, inference):
+    registry.local_op(**FINE)(run)
+    made = one(run.__name__)
     message = f"'{run.__name__}' writes into its input a, which it may only read; compute on a copy, a.clone()"
-    for use in (executor("torch").bind(b.build(), given), Reference(b.build(), given)):
+    for use in (executor("torch").bind(made, ONES), Reference(made, ONES)):
         with pytest.raises(ScheduleError, match=re.escape(message)), torch.inference_mode(inference):
             use.run()
-    (found,) = check(b.build()).findings
+    (found,) = check(made).findings
     assert (found.verdict, found.round) == ("overwritten", 0) and message in found.message
 
 
-def test_an_operation_defined_again_is_priced_anew(monkeypatch):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+def test_an_operation_defined_again_is_priced_anew(registered):
 
     def made(work):
         @registry.local_op(tiles=lambda *, size: ((size,),) * 2, work=lambda *, size: (0, work * size))
         def twice_defined(out, a, *, size):
             out.copy_(a)
 
-        b = builder()
-        b.round(b.local("twice_defined", "c", "a", size=4))
-        return b.build()
+        return one("twice_defined")
 
     before = made(1)
     cycles = price(before).cycles

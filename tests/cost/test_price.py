@@ -417,9 +417,8 @@ def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
     assert priced[True] < priced[False]
 
 
-def test_multiply_adds_of_an_operation_without_a_product_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multiply_adds_of_an_operation_without_a_product_take_time(registered: None) -> None:
     """They are one vector instruction; an elementwise operation has vector elements, which tuned code has for free."""
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
 
     def cycles(elementwise: bool) -> tuple[float, float]:
         @registry.local_op(tiles=lambda: ((3,), (3,)), work=lambda: (300, 40), elementwise=elementwise)

@@ -7,7 +7,7 @@ import pytest
 
 from steps_at_random import facts, schedule
 from wafer_triton.device.mesh import Mesh
-from wafer_triton.local import local_op, registry
+from wafer_triton.local import local_op
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Moves, Slot
 from wafer_triton.schedule.rules import findings
@@ -25,9 +25,7 @@ def differing(made: Schedule) -> list[str]:
     ]
 
 
-def test_a_ring_of_elementwise_operations_goes_on_as_its_rounds_do(monkeypatch):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
-
+def test_a_ring_of_elementwise_operations_goes_on_as_its_rounds_do(registered):
     @local_op(tiles=lambda *, size, add: ((size,),) * 3, work=lambda *, size, add: (0, 2 * size), elementwise=True)
     def times_torch(out, a, b, *, size: int, add: bool = False):
         out.copy_(a * b + (out if add else 0))

@@ -125,10 +125,9 @@ def cut(printed, shown):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_shows_the_outputs_of_today(page, tmp_path, monkeypatch):
+def test_a_page_shows_the_outputs_of_today(page, tmp_path, monkeypatch, registered):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
     kernels = dict(KERNELS)
     try:
         assert renewed(page) == PAGES[page].read_text(encoding="utf-8"), "run python tests/docs/test_pages.py"

@@ -6,9 +6,7 @@ to itself, because a process that interprets kernels cannot compile them.
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,15 +27,10 @@ BARRIERS = 16  # bytes of shared memory beside blocks, for products that run on 
 @pytest.mark.parametrize(
     "target", [pytest.param(name, marks=pytest.mark.large if name == "sm_100" else ()) for name in TARGETS]
 )
-def test_every_kernel_compiles_well(target):
+def test_every_kernel_compiles_well(target, compiling):
     from wafer_triton.kernels import KERNELS
 
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    child = subprocess.run(
-        [sys.executable, "-P", __file__, *map(str, TARGETS[target])], env=env, capture_output=True, text=True
-    )
-    assert child.returncode == 0, child.stderr
-    built = json.loads(child.stdout)
+    built = json.loads(compiling(__file__, *TARGETS[target]))
 
     between_cores = {"exchange", "products", "elided", "tree", "mesh_gemv", "fold", "chains"}
     assert {re.match(r"\w+", case)[0] for case in built} >= {*KERNELS, *between_cores}

@@ -1,9 +1,5 @@
 """Local operations that share a launch: with each other, and with the reduce tree that follows them."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -150,7 +146,7 @@ def clip(x):
 
 
 @pytest.mark.slow
-def test_functions_of_one_name_are_distinguished_by_their_source(tmp_path):
+def test_functions_of_one_name_are_distinguished_by_their_source(tmp_path, compiling):
     """Check the key of Triton's cache: by default it has a tuple's functions by name alone, without their source."""
     for limit in (1, 6):
         (tmp_path / str(limit)).mkdir()
@@ -169,9 +165,6 @@ for folder in sys.argv[1:]:
     import user
     print(source_key([elementwise(user.clip).fused((x,), (x,), size=4), gemm]))
 """
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-P", "-c", script, str(tmp_path / "1"), str(tmp_path / "6")]
-    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-    found = [line.split() for line in done.stdout.splitlines()]
+    found = [line.split() for line in compiling("-c", script, tmp_path / "1", tmp_path / "6").splitlines()]
     assert [len(keys) for keys in found] == [4, 4], "the loop, its body, the function that this calls, and the product"
     assert [one == two for one, two in zip(*found, strict=True)] == [True, True, False, True]

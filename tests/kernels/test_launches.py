@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -23,13 +22,10 @@ HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 
 @pytest.fixture(scope="module")
-def launched() -> dict[str, list[dict]]:
+def launched(compiling) -> dict[str, list[dict]]:
     if COMPILER is None or not HEADER.exists():
         pytest.skip("Triton's launcher takes a C compiler and Python's headers, which are not here")
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    child = subprocess.run([sys.executable, "-P", __file__, COMPILER], env=env, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout)
+    return json.loads(compiling(__file__, COMPILER))
 
 
 def test_every_kernel_is_launched_here(launched):

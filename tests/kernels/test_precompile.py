@@ -6,7 +6,6 @@ observations: a process that interprets kernels cannot compile them.
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,12 +16,9 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict:
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))  # empty, or there is nothing to compile
-    child = subprocess.run([sys.executable, "-P", __file__], env=env, capture_output=True, text=True)
-    assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout)
+def seen(tmp_path_factory, compiling) -> dict:
+    empty = str(tmp_path_factory.mktemp("kernels"))  # or there is nothing to compile
+    return json.loads(compiling(__file__, TRITON_CACHE_DIR=empty))
 
 
 @pytest.mark.slow

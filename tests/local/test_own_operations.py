@@ -16,7 +16,7 @@ from wafer_triton.emulate.planner import EXCHANGES
 from wafer_triton.emulate.pool import POOL
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import ScheduleError
-from wafer_triton.local import local_op, registry
+from wafer_triton.local import local_op
 from wafer_triton.schedule.schedule import Schedule
 from wafer_triton.shape.read import shape_of
 
@@ -25,8 +25,7 @@ THREE = {"tiles": lambda *, size: ((size,),) * 3, "work": lambda *, size: (0, si
 
 
 @pytest.fixture(autouse=True)
-def definitions(monkeypatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+def definitions(registered) -> Iterator[None]:
     yield
     clear_cache()
 
