@@ -9,7 +9,7 @@ import pytest
 
 from commands import answer
 from wafer_triton.algorithms.product import recipe
-from wafer_triton.algorithms.reduce import all_reduce
+from wafer_triton.algorithms.reduce import all_reduce, reduce
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv, compare_own
 from wafer_triton.compare.operations import judged
 from wafer_triton.compare.product import taking_part, understood
@@ -184,3 +184,13 @@ def test_rivals_of_an_own_sum_move_all_of_its_slots(slots, spec, size):
         assert row.busiest_link_bytes == account(rival).busiest_link_bytes
         if row.algorithm == "ktree":
             assert (round(row.cycles, 1), row.sram_peak_bytes) == {16: (146.3, 192), 128: (482.3, 1536)}[size]
+
+
+def test_a_title_says_that_an_own_sum_ends_on_some_cores_alone():
+    b = Builder(Mesh(4, 8), "to a root")
+    b.buffer("x", (16,), "fp32", "output")
+    root = reduce(b, "x", "x")
+    intent = Intent({"x": "(y r) (x k)"}, {"x": "(y r)"}, on={"x": Cores("x", [root])})
+    note = "to a root leaves x on 4 of 32 cores, built-in algorithms leave it on all"
+    assert note in str(compare_own({"to a root": (b.build(), intent)}))
+    assert "leave it on all" not in str(compare_own({"to a root": (b.build(), replace(intent, on={}))}))

@@ -99,7 +99,8 @@ def compare_own(
 
     The operation follows from the intent's partition specs: a product of two matrices, of a vector and a matrix, or a
     sum over mesh lines. Mesh, sizes and dtype are the schedule's. Where a spec has no "slot", the slots of a core hold
-    the same tile and the built-in algorithms have one of them; the title of the table then says so. Raises
+    the same tile and the built-in algorithms have one of them; where an intent is `on` some cores, as of a reduce to a
+    root, the built-in algorithms still leave the result on all. The title of the table then says so. Raises
     ScheduleError for any other operation, for several operations, or for no intent.
     """
     known = {name: understood(schedule, intent) for name, (schedule, intent) in schedules.items()}
@@ -110,12 +111,19 @@ def compare_own(
                 f"{name} and {first} are {_said(operation)} and {_said(product)}: compare schedules of one operation"
             )
     rows = _beside(product, {f"{name} (own)": own for name, (own, _) in known.items()}, values, progress)
-    rows.table.title = "; ".join(
-        f"the {slots} slots of {buffer} hold the same tile, as its spec has no 'slot'; built-in algorithms have one"
-        for schedule, intent in schedules.values()
-        if intent is not None
-        for buffer, slots in intent.equal_slots(schedule).items()
-    )
+    notes = list[str]()
+    for name, (schedule, intent) in schedules.items():
+        assert intent is not None  # else `understood` raises
+        notes += [
+            f"the {slots} slots of {buffer} hold the same tile, as its spec has no 'slot'; built-in algorithms have one"
+            for buffer, slots in intent.equal_slots(schedule).items()
+        ]
+        notes += [
+            f"{name} leaves {buffer} on {cores.flat(schedule.mesh).size} of {schedule.mesh.cores} cores, built-in "
+            f"algorithms leave it on all"
+            for buffer, cores in intent.on.items()
+        ]
+    rows.table.title = "; ".join(notes)
     return rows
 
 
