@@ -13,6 +13,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import decode_placed
 from wafer_triton.cost.price import priced
 from wafer_triton.decoder import block, decode, prefill
+from wafer_triton.decoder.decode import head_block
 from wafer_triton.decoder.expert_places import ExpertRegions
 from wafer_triton.device import device
 from wafer_triton.device.mesh import Mesh, as_mesh
@@ -22,7 +23,7 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.hand_over import from_corner, hand_over
 from wafer_triton.place.layouts import lay_out, region_count
 from wafer_triton.place.moves import weight_moves
-from wafer_triton.place.need import decode_need, prefill_need
+from wafer_triton.place.need import ENDS, decode_need, prefill_need
 from wafer_triton.place.transfers import Shift
 from wafer_triton.schedule import sram
 from wafer_triton.shape.moe import Experts
@@ -44,8 +45,11 @@ def test_every_region_fits_the_sram_of_its_cores(config):
         except WaferError:
             continue
         found.add(len(regions))
+        head = head_block(block).mesh.shape
         for region in regions:
             assert region.sram_peak_bytes <= size, (size, region.blocks)
+            sides = {head if name in ENDS else on.shape for name in region.blocks}
+            assert sides == {region.mesh.shape}, (size, region.blocks)
             kinds = [name.split()[-1] for name in region.blocks if name.split()[-1] in shape.layers_of]
             needs = [decode_need(block, kind) for kind in kinds]
             if len(kinds) == len(region.blocks):
