@@ -19,7 +19,7 @@ from wafer_triton.algorithms.trees import two_level_costs
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants, tuned
 from wafer_triton.cost.phases import Phase, Product, phases, prefill_products
-from wafer_triton.cost.price import Cost, Prediction, intervals, phase_cost, price, product_cycles
+from wafer_triton.cost.price import Cost, Prediction, intervals, phase_cost, price, product_cycles, tree_for
 from wafer_triton.count.routes import routes
 from wafer_triton.decoder import decode, prefill
 from wafer_triton.decoder.block import Block, schedule
@@ -475,6 +475,19 @@ def test_best_groups_are_the_best(length: int) -> None:
     }
     best = estimate.gemv(device="wse3", mesh=(length, 1), k=length, n=1).cycles
     assert best == pytest.approx(min(cycles.values()), abs=2 * c.word_cycles)  # it is chosen for set-ups and hops alone
+
+
+@pytest.mark.parametrize("sides", [(5, 6), (8, 16), (3, 100)])
+def test_a_rectangle_has_the_tree_that_is_fastest_along_both_sides(sides: tuple[int, int]) -> None:
+    on, c = Mesh(*sides, ROOMY), constants(device("wse2"))
+
+    def cycles(groups: tuple[int, ...] | None) -> float:
+        of = (("groups", groups),)
+        both = [price(recipe("all_reduce", on, "fp32", ((*sides, 1),), (("axis", a), *of)).schedule) for a in "xy"]
+        return sum(cost.stages * c.stage_cycles + cost.hops * c.hop_cycles for cost in both)
+
+    every = [cycles(groups) for groups in (None, *((count,) for count in range(1, min(sides) + 1)))]
+    assert cycles(tree_for(on, c)) == min(every)
 
 
 def test_a_price_has_the_routes_of_its_schedule() -> None:
