@@ -174,6 +174,12 @@ CALLS = [
     (lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()), ShapeError, "recipe 'conv'"),
     (lambda: recipe("gemm", as_mesh(4), "fp32", ((64,), (64, 4)), ()), ShapeError, "gemm of [64] and [64, 4]"),
     (
+        lambda: recipe("gemm", as_mesh(2), "fp32", ((4, 4), (4, 2.0)), ()),
+        ShapeError,
+        "gemm of [4, 4] and [4, 2.0]: every",
+    ),
+    (lambda: recipe("gemm", as_mesh(2), "fp32", ((4, 4), (4, 0)), ()), ShapeError, "gemm of [4, 4] and [4, 0]: every"),
+    (
         lambda: recipe("gemm", as_mesh(4), "fp32", ((64, 64), (63, 64)), ()),
         ShapeError,
         "gemm of [64, 64] and [63, 64]: k is 64 and 63; give shapes [m, k] and [k, n]",
