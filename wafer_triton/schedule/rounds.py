@@ -227,8 +227,6 @@ def _array(given: Any) -> NDArray[Any]:
 
 def positions(what: str, given: Any, dims: int = 1) -> Index:
     """Return whole numbers with at most `dims` dimensions; ScheduleError about `what` they are for anything else."""
-    if type(given) is np.ndarray and given.dtype == np.int64 and 0 < given.ndim <= dims:
-        return given
     array = np.atleast_1d(_array(given))
     if array.ndim > dims or (array.size and array.dtype.kind not in "iu"):
         raise ScheduleError(f"{what} = {shown(given)} must be whole numbers, positions [n] on all lines or [lines, n]")
