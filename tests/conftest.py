@@ -169,7 +169,7 @@ def roomy() -> Device:
 
 @pytest.fixture
 def registered(monkeypatch) -> None:
-    """Forget the operations that a test defines."""
+    """Let a test define local operations; the registry is as before after it."""
     from wafer_triton.local import registry
 
     monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))

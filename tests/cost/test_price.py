@@ -372,7 +372,7 @@ def test_whole_tiles_that_turn_wait_for_the_other_axis(turns: bool) -> None:
         src, dst = "01"[:: -1 if number % 2 else 1]
         along = "yx" if turns and number % 2 else "xy"
         b.round(*(b.exchange(a, of + src, of + dst, *ends) for a, of in zip(along, ("large", "small"), strict=True)))
-    # a lower bound: every round pays 5 cycles of set-up, and sends a tile of 100 words over its busiest link
+    # a lower bound: each of 4 rounds takes 5 cycles of set-up and 100 for the words of the large tile, one a cycle
     assert price(b.build()).tuned_cycles >= 4 * (5 + 100)
     assert sum(phase.times for phase in phases(b.build())) == (4 if turns else 1)
 

@@ -226,21 +226,21 @@ def test_an_intent_that_compares_nothing_is_a_fault(reference, why):
 
 
 @pytest.mark.parametrize(
-    ("twice", "made"),
-    [(lambda x: {}, "nothing of twice"), (lambda x: {"twice": x * float("nan")}, "NaN alone of twice")],
+    ("made_of", "made"),
+    [
+        (lambda x, w: {"sum": x + w}, "nothing of twice"),
+        (lambda x, w: {"sum": x + w, "twice": x * float("nan")}, "NaN alone of twice"),
+        (lambda x, w: {"sum": x * float("nan")}, "nothing of twice"),
+    ],
 )
-def test_a_result_that_the_reference_does_not_make_is_a_fault(twice, made):
+def test_a_result_that_the_reference_does_not_make_is_a_fault(made_of, made):
     b = Builder(Mesh(1, 2), "two results")
     for name, role in (("x", "input"), ("w", "weight"), ("sum", "output"), ("twice", "output")):
         b.buffer(name, (1,), "fp32", role)
     b.round(b.local("add", "sum", ("x", "w"), size=1), b.local("add", "twice", ("x", "x"), size=1))
 
-    def reference(tiles):
-        return {"sum": tiles["x"] + tiles["w"]} | twice(tiles["x"])
-
-    (finding,) = check(
-        b.build(), Intent({"x": CUT, "w": CUT}, {"sum": CUT, "twice": CUT}, reference=reference)
-    ).findings
+    given, made_here = {"x": CUT, "w": CUT}, {"sum": CUT, "twice": CUT}
+    (finding,) = check(b.build(), Intent(given, made_here, reference=lambda tiles: made_of(**tiles))).findings
     assert finding.verdict == "nothing-compared" and f"the reference makes {made}; let it" in finding.message
 
 

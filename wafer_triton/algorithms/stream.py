@@ -158,7 +158,10 @@ def stream(kind: str, size: int) -> Stream:
 
 
 def path(kind: str, rows: int, cols: int) -> Group:
-    """Return the die (row, column) of every position in a rectangle of dies; MeshError if the kind has no path."""
+    """Return the die (row, column) of every position in a rectangle of dies.
+
+    Raises ScheduleError for another kind, MeshError if the kind has no path there.
+    """
     size = rows * cols
     _check_kind(kind)
     if kind == "relay":

@@ -128,8 +128,8 @@ def _phase(schedule: Schedule, run: RoundRun, traffic: RunTraffic) -> Phase:
     first = run.ends[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
-    # in a stream different cores compute at the same time, each on the data that reaches it: only the stage with most
-    # work counts. Whole tiles go on after a round's work is done, so there the work of all rounds adds up
+    # In a stream all stages compute at once, on different cores, so the one with most work sets the time. A core sends
+    # a whole tile only when its round's work is done, so there the work of all rounds adds up.
     every = common == "tiles"
     work = [_work(schedule, round_) for round_ in (run if every else _of_different_work(schedule, run))]
     whole = sum if every else max

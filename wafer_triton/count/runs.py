@@ -84,7 +84,7 @@ class RoundRun(Value):
 
     @property
     def axes(self) -> set[str]:
-        """The axes along which its rounds move tiles."""
+        """Mesh axes, "x" or "y", along which its rounds send tiles."""
         return {moves.axis for step in self.steps for moves in step.moves}
 
     @property

@@ -115,8 +115,8 @@ class Traffic:
             sides = Sides.of(self.mesh, axis)
             sums, of_line = self._words(axis, every)
             most = int(busiest(sums, of_line, sides.fold_across).max())
-            # mean words of the links of a logical line, times the logical lines on a physical one. At most the busiest
-            # link's; at least the largest tile that crosses a link, as its words cross it one after another
+            # Words on a line's mean link; where a mesh is folded, times the logical lines that share a physical one.
+            # No more than the busiest link has. No fewer than the largest tile has: its words cross a link in turn.
             mean = float((sums.sum(1) / np.maximum(np.count_nonzero(sums, 1), 1)).max()) * sides.fold_across
             crossing = (size for moves, size in every if moves.axis == axis and self.crossed.of(moves).hops.size)
             largest = ceil(max(crossing, default=0) / WORD_BYTES)

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
 
-PLAIN = (
-    "text", "tokens", "prompt_tokens", "interrupted", "tokens_per_second", "load_seconds", "prefill_seconds",
-    "decode_seconds", "predicted", "cap", "passes",
-)  # fmt: skip  # fields that are plain values
 COUNTS = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes")  # of an account
 
 
@@ -66,8 +62,12 @@ class Generation:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
+        plain = (
+            "text", "tokens", "prompt_tokens", "interrupted", "tokens_per_second", "load_seconds", "prefill_seconds",
+            "decode_seconds", "predicted", "cap", "passes",
+        )  # fmt: skip
         return {
-            **{name: getattr(self, name) for name in PLAIN},
+            **{name: getattr(self, name) for name in plain},
             "device": self.mesh.device.name,
             **_own_numbers(self.mesh.device),
             "mesh": str(self.mesh),

@@ -47,7 +47,7 @@ class Tried:
 
 
 def most_served(requests: Sequence[Request], times: Times, policy: Policy, progress: Progress = silent) -> float:
-    """Return the requests a second that are served where all wait from the start; ConfigError if all are refused."""
+    """Return the throughput in requests/s if all requests arrive at time 0; ConfigError if all are refused."""
     run = simulate([replace(one, arrival=0.0) for one in requests], times, policy, progress=progress)
     done = finished(run)
     return len(done) / max(one.end or 0.0 for one in done)

@@ -65,10 +65,11 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     tiles = draw_tiles(schedule, intent, runs, seed=0)
     compared = _compared_slots(schedule, intent, share=min(1.0, MOST_WORK / work))
     wanted = expected_results(schedule, intent, tiles, runs)
-    empty = {name for name, want in wanted.items() if _compared(want, compared[name]).isnan().all()}
-    missing = [name for name in intent.result if name not in wanted or name in empty]
+    absent = [name for name in intent.result if name not in wanted]
+    empty = [name for name, want in wanted.items() if _compared(want, compared[name]).isnan().all()]
+    missing = absent or [name for name in intent.result if name in empty]
     if missing or len(empty) == len(wanted):
-        made = ("NaN alone" if empty else "nothing") + (f" of {', '.join(missing)}" if missing else "")
+        made = ("NaN alone" if empty and not absent else "nothing") + (f" of {', '.join(missing)}" if missing else "")
         return [_nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
     if work > MOST_WORK:
         schedule = backward_slice(schedule, {name: compared[name] for name in wanted})
